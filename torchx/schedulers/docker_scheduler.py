@@ -113,6 +113,7 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         watchdog=True,
         mounts=("bind", "volume", "device"),
         workspaces=True,
+        image_program=True,
         resources=True,
         describe_many=True,
     )

@@ -93,6 +93,10 @@ CAPABILITIES = replace(
 )
 
 
+_killed: set[str] = set()
+"""Folders of jobs that :meth:`_LocalAppDef.kill` ended; several objects may stand for one job."""
+
+
 class _LocalAppDef(LocalJob):
     """A job that this process has submitted or looked up. NeMo-Run makes it, and reads all of its attributes."""
 
@@ -100,7 +104,7 @@ class _LocalAppDef(LocalJob):
         super().__init__(folder or log_dir, roles)
         self.id = id
         self._log_dir = log_dir
-        self._state, self._killed = AppState.UNKNOWN, False
+        self._state = AppState.UNKNOWN
         self._role_replicas: dict[str, list[Any]] | None = None
 
     @property
@@ -117,7 +121,7 @@ class _LocalAppDef(LocalJob):
     def describe(self) -> DescribeAppResponse | None:
         """Return the response of ``describe``; a job that :meth:`kill` ended has failed."""
         described = super().describe()
-        if described is not None and described.state is AppState.CANCELLED and self._killed:
+        if described is not None and described.state is AppState.CANCELLED and self.folder in _killed:
             described.state = AppState.FAILED
         return described
 
@@ -140,7 +144,7 @@ class _LocalAppDef(LocalJob):
     def kill(self) -> None:
         """Cancel the job, if it has not ended. It counts as failed: NeMo-Run ends the others of a failed group."""
         if not is_terminal(self.state):
-            self._killed = True
+            _killed.add(self.folder)
             self.cancel()
 
     def cancel(self) -> None:

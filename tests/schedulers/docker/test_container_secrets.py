@@ -78,3 +78,21 @@ def test_an_image_without_a_shell():
     with pytest.raises(BackendError, match="its image has no `/bin/sh`") as e:
         secrets.put(Container(has_shell=False), {"HF_TOKEN": "sesame-open"})
     assert e.value.hint == "use an image with a shell, or do not pass it secrets: HF_TOKEN"
+
+
+@pytest.mark.parametrize(("args", "words"), [([], ["serve", "--all"]), (["/data"], ["serve", "/data"])])
+def test_the_program_of_the_image_gets_them_too(args, words):
+    """Its ENTRYPOINT, and CMD without arguments, are looked up, because the shell has to start them."""
+    app = AppDef("job", [Role("r", "img", entrypoint="", args=args, env=ENV)])
+    container = create_scheduler("s").submit_dryrun(app, {}).request.containers[0]
+    made: dict = {}
+    image = SimpleNamespace(attrs={"Config": {"Entrypoint": ["serve"], "Cmd": ["--all"]}})
+
+    def create(image, command, **kwargs):
+        made.update(kwargs, command=command)
+        return Container()
+
+    engine = SimpleNamespace(images=SimpleNamespace(get=lambda name: image), containers=SimpleNamespace(create=create))
+    client.create(engine, container, {"BY": "x"})
+    assert made["entrypoint"] == [""]
+    assert made["command"][-len(words) :] == words

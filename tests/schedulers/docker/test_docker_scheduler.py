@@ -603,3 +603,41 @@ def test_an_interface_that_vanishes(fake: Any, scheduler: Any) -> None:
     fake.faults["create network"] = [refusal(500, said), refusal(500, said)]
     with pytest.raises(BackendError, match="no such network interface"):
         scheduler.submit(AppDef("job", [role()]), {})
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "keep", "command"),
+    [
+        ("--model-id", False, ["--model-id", "/data"]),
+        ("", False, ["/data"]),
+        ("prog", True, ["prog", "/data"]),
+        ("prog", False, None),
+    ],
+)
+def test_the_program_of_the_image(entrypoint: str, keep: bool, command: list[str] | None) -> None:
+    """An option, or nothing, cannot be a program: the image's ENTRYPOINT gets it; a run option keeps it for all."""
+    from torchx.schedulers.docker.export import export
+
+    given = role()
+    given.entrypoint, given.args = entrypoint, ["/data"]
+    job = render(given, keep_entrypoint=keep)
+    container = job.containers[0]
+    assert container.kwargs["entrypoint"] == ([""] if command is None else None)
+    assert container.command == (command or ["prog", "/data"])
+    assert ("(ENTRYPOINT of the image)" in str(job)) == (command is not None)
+    service = export(job, {}).files["compose.yaml"]
+    assert ("entrypoint:" in service) == (command is None)
+
+
+def test_only_an_image_with_a_program_needs_no_entrypoint() -> None:
+    """Other backends have to know what to run; the error for a program that is missing names the option."""
+    from torchx.runner import get_runner
+    from torchx.workspace.images.engine_errors import meaning_of
+
+    app = AppDef("a", [Role("r", "img", entrypoint="", args=["/data"], resource=Resource(1, 0, 64))])
+    with get_runner() as runner:
+        assert "(ENTRYPOINT of the image) /data" in str(runner.dryrun(app, "local_docker"))
+        for other in ("local_cwd", "slurm", "kubernetes"):
+            with pytest.raises(SpecError, match="no entrypoint"):
+                runner.dryrun(app, other)
+    assert "keep_entrypoint" in meaning_of('exec: "--model-id": executable file not found in $PATH')[1]

@@ -157,7 +157,7 @@ def plan(runner: Sweeps, run: Run, wish: Rerun) -> Plan:
         _take_commands(app, wish.command)
     if wish.changes:
         new.app = changed(app, wish.changes)
-        check(new.app)
+        check(new.app, image_program=True)
     if wish.export:
         without_values(new.app)
     new.notes += fill(new.app, files, wish.ask)

@@ -12,7 +12,7 @@ MAX_REPLICAS = 1_000_000
 _DEEPEST = 100
 
 
-def check(app: AppDef) -> None:
+def check(app: AppDef, *, image_program: bool = False) -> None:
     """Raise SpecError for an AppDef that no scheduler could run; the message names the role and the problem."""
     if not hasattr(app, "roles"):
         raise SpecError(f"`{app!r}` is not an AppDef", hint="to run a component by its name, call `run_component`")
@@ -27,15 +27,15 @@ def check(app: AppDef) -> None:
             raise SpecError(
                 f"app `{app.name}` has a role `{role!r}`, which is not a Role", hint="make it one: `Role(...)`"
             )
-        _check_role(role)
+        _check_role(role, image_program)
         if role.name in names:
             raise SpecError(f"app `{app.name}` has two roles `{role.name}`", hint="names of roles must differ")
         names.add(role.name)
 
 
-def _check_role(role: Role) -> None:
+def _check_role(role: Role, image_program: bool) -> None:
     _check_name(role.name, "a role")
-    if not role.entrypoint or role.entrypoint == MISSING:
+    if role.entrypoint == MISSING or not (role.entrypoint or (image_program and role.entrypoint == "")):
         raise SpecError(
             f"role `{role.name}` has no entrypoint", hint="say what to run: `Role(..., entrypoint='python')`"
         )

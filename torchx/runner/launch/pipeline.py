@@ -31,7 +31,7 @@ def prepare(app: AppDef, workspace: Workspace | str | None, scheduler: str, back
     from torchx.runner.launch.checks import check
     from torchx.schedulers.kit.abilities import BuildsWorkspaces
 
-    check(app)
+    check(app, image_program=backend.capabilities.image_program)
     new: AppDef = copy_data(app)
     for role in new.roles:
         if kind := role.resource.capabilities.get(GPU_TYPE):

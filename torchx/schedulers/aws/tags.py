@@ -8,7 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from torchx.errors import SpecError
+from torchx.schedulers.kit.names import plain_metadata
 from torchx.settings import ENV_IMAGE
+from torchx.specs.api import AppDef
 from torchx.version import __version__
 
 TAG_VERSION = "torchx.pytorch.org/version"
@@ -28,14 +31,35 @@ DEFAULT_ROLE_NAME = "node"
 """Role name of a job that does not record one."""
 
 _DOMAINS = {"aws-cn": "console.amazonaws.cn", "aws-us-gov": "console.amazonaws-us-gov.com"}
-_MAX_TAG_CHARACTERS = 256
+_MAX_TAGS, _MAX_KEY_CHARACTERS, _MAX_TAG_CHARACTERS = 50, 128, 256
 _NOT_IN_TAGS = r"[^\w\s+\-=.:/@]"
 
 
-def tags(app_name: str, user: str, session: str, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the tags of a job: torchx's, and ``more`` of the user."""
-    ours = {TAG_VERSION: __version__, TAG_APP_NAME: app_name, TAG_USER: user, TAG_SESSION: session}
-    return {**(more or {}), **{name: tag_value(value) for name, value in ours.items() if value}}
+def tags(app: AppDef, user: str, session: str, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the tags of a job: torchx's, its metadata, and ``more`` of the user; SpecError for an invalid one."""
+    ours = {TAG_VERSION: __version__, TAG_APP_NAME: app.name, TAG_USER: user, TAG_SESSION: session}
+    given = {**plain_metadata(app), **(more or {})}
+    for key, value in given.items():
+        if why := _why_no_tag(key, value):
+            raise SpecError(
+                f"`{app.name}`: `{key}={value}`, of the metadata or the option `tags`, is no tag: {why}",
+                hint="letters, digits, spaces and `_ . : / = + - @` are allowed",
+            )
+    found = {**given, **{name: tag_value(value) for name, value in ours.items() if value}}
+    if len(found) > _MAX_TAGS:
+        raise SpecError(f"`{app.name}` has {len(found)} tags, and AWS allows {_MAX_TAGS}", hint="use less metadata")
+    return found
+
+
+def _why_no_tag(key: str, value: str) -> str:
+    for what, text, most in (("key", key, _MAX_KEY_CHARACTERS), ("value", value, _MAX_TAG_CHARACTERS)):
+        if odd := re.search(_NOT_IN_TAGS, text):
+            return f"its {what} contains `{odd[0]}`"
+        if len(text) > most:
+            return f"its {what} has {len(text)} characters, at most {most} are allowed"
+    if key.lower().startswith("aws:"):
+        return "the prefix `aws:` is AWS's own"
+    return "" if key else "its key is empty"
 
 
 def tag_value(text: str) -> str:

@@ -79,9 +79,14 @@ def create(client: Any, container: DockerContainer, secret: dict[str, str] | Non
     import docker.errors
 
     name = container.kwargs.get("name")
-    words = secrets.command(container.command, may_restart=container.may_restart) if secret else container.command
+    words, given = container.command, container.kwargs
+    if secret:
+        if given["entrypoint"] is None:
+            config = client.images.get(container.image).attrs.get("Config") or {}
+            words = [*(config.get("Entrypoint") or ()), *(words or config.get("Cmd") or ())]
+        words, given = secrets.command(words, may_restart=container.may_restart), {**given, "entrypoint": [""]}
     try:
-        made = client.containers.create(container.image, words, **container.kwargs)
+        made = client.containers.create(container.image, words, **given)
     except docker.errors.APIError as e:
         made = client.containers.get(name) if name and is_conflict(e) else None
         labels: Any = container.kwargs.get("labels") or {}

@@ -56,12 +56,12 @@ def _service(container: DockerContainer, names: Mapping[str, str]) -> dict[str, 
     given: dict[str, Any] = container.kwargs
     image = names.get(container.image, container.image)
     env = {k: image if v == container.image else v for k, v in given["environment"].items()}
-    app_id = str(given["network"])
+    app_id, own = str(given["network"]), given.get("entrypoint", "") is None  # the image's program
     service: dict[str, Any] = {
         "image": image,
         "hostname": given["hostname"],
-        "entrypoint": [_literal(word) for word in container.command],
-        "command": [],
+        "entrypoint": None if own else [_literal(word) for word in container.command],
+        "command": [_literal(word) for word in container.command] if own else [],
         "environment": {**{k: _literal(v) for k, v in env.items()}, **dict.fromkeys(container.secret)},
         "networks": {"default": {"aliases": given["networking_config"][app_id]["Aliases"]}},
         "shm_size": given.get("shm_size"),

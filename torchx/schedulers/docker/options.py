@@ -21,6 +21,9 @@ class Opts(StructuredOpts):
     privileged: bool = False
     """run the containers in privileged mode, with all devices of the engine's machine"""
 
+    keep_entrypoint: bool = False
+    """run the image's own ENTRYPOINT, with the role's command as its arguments"""
+
     cancel_grace_s: int = gangs.CANCEL_GRACE_S
     """seconds between SIGTERM and SIGKILL when containers of a job are stopped"""
 

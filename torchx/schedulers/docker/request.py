@@ -27,7 +27,7 @@ from torchx.schedulers.docker.containers import (
 from torchx.schedulers.docker.evidence import ERROR_FILE
 from torchx.schedulers.docker.gangs import LABEL_RULES, REPLICA, Rules, rules_for
 from torchx.schedulers.docker.options import Opts
-from torchx.schedulers.kit.names import DNS_LABEL, NameRule
+from torchx.schedulers.kit.names import DNS_LABEL, NameRule, plain_metadata
 from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.secrets import split
 from torchx.settings import ENV_IMAGE
@@ -53,7 +53,7 @@ class DockerContainer:
     """One replica: the arguments of ``client.containers.create`` of the `docker` package.
 
     Attributes:
-        command: the entrypoint and its arguments.
+        command: the entrypoint and its arguments; those of the image's own if ``entrypoint`` of ``kwargs`` is None.
         kwargs: all other arguments: ``name``, ``environment``, ``labels`` and so on.
         secret: secrets, which are kept out of ``environment`` because every user can inspect it; see `secrets.py`.
         may_restart: it may be restarted, by the engine or with its gang.
@@ -74,9 +74,10 @@ class DockerContainer:
     def __str__(self) -> str:
         printed = {k: v for k, v in self.kwargs.items() if k not in _HIDDEN and v not in (None, [], {}, False)}
         env: Any = self.kwargs.get("environment") or {}
+        program = "" if self.kwargs.get("entrypoint") else "(ENTRYPOINT of the image) "
         return "\n".join(
             [
-                f"{self.kwargs.get('name', '')}: {shlex.join(mask_args([str(word) for word in self.command]))}",
+                f"{self.kwargs.get('name', '')}: {program}{shlex.join(mask_args([*map(str, self.command)]))}",
                 f"  image: {self.image}",
                 *(f"  {name}: {_readable(name, value)}" for name, value in printed.items()),
                 *(f"  {name}={value}" for name, value in sorted(mask_env({**env, **self.secret}).items())),
@@ -129,7 +130,12 @@ def render_job(
     hosts = _host_names(app)
     rules = rules_for(app, opts.cancel_grace_s, place, **wishes)
     sizes = [[role.name, role.num_replicas, role.min_replicas] for role in app.roles]
-    labels_of_app = {LABEL_VERSION: __version__, LABEL_APP_NAME: app.name, LABEL_SIZES: _as_json(sizes)}
+    labels_of_app = {
+        **plain_metadata(app),
+        LABEL_VERSION: __version__,
+        LABEL_APP_NAME: app.name,
+        LABEL_SIZES: _as_json(sizes),
+    }
     common = {**labels_of_app, LABEL_APP_ID: app_id, LABEL_SESSION: session, LABEL_RULES: rules.to_json()}
     env = {**_copied(opts.copy_env or [], environ), **(opts.env or {})}
     if rules.policy or rules.watchdog:
@@ -149,7 +155,8 @@ def render_job(
             **_render_resource(role.resource),
             "environment": {ENV_IMAGE: role.image, **plain},
             "labels": labels,
-            "entrypoint": [""],  # not the image's: the role's entrypoint is the program
+            # The role's entrypoint is the program, unless it can only be an option of the image's own.
+            "entrypoint": None if opts.keep_entrypoint or is_option(role.entrypoint) else [""],
             "device_requests": _render_gpus(role.resource.gpu, gpus if shares_gpus else None),
             # The engine chooses the published port, as all jobs of `dist.ddp` listen at 29500; `torchx status` shows
             # it. On the loopback address it is private to the machine.
@@ -157,10 +164,16 @@ def render_job(
             "restart_policy": _render_retries(*rules.retries[role.name]),
             "privileged": opts.privileged,
         }
+        words = [word for word in (role.entrypoint,) if word] + role.args
         may_restart = bool(rules.policy) or any(r.max_retries for r in app.roles)
-        job.containers.append(DockerContainer(role.image, [role.entrypoint, *role.args], kwargs, secret, may_restart))
+        job.containers.append(DockerContainer(role.image, words, kwargs, secret, may_restart))
         gpus += max(role.resource.gpu, 0)
     return job
+
+
+def is_option(entrypoint: str) -> bool:
+    """Return whether an entrypoint is none, or an option of the program that the image starts."""
+    return not entrypoint or entrypoint.startswith("-")
 
 
 def _render_place(app_id: str, host: str) -> dict[str, object]:

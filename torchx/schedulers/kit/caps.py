@@ -30,6 +30,7 @@ class Capabilities:
             there is none, or empty if time limits are not supported.
         watchdog: silent jobs are inspected (``--watchdog``).
         after: supported conditions of ``--after``: ``ok``, ``any``, ``fail``.
+        image_program: an empty entrypoint of a role stands for the program that its image starts.
         elastic: ``min_replicas`` of a role is honoured.
         multi_role: a job may have more than one role.
         mounts: supported kinds of mounts: ``bind``, ``volume``, ``device``.
@@ -61,6 +62,7 @@ class Capabilities:
     timeout: str = ""
     watchdog: bool = False
     after: tuple[str, ...] = ()
+    image_program: bool = False
     elastic: bool = False
     multi_role: bool = False
     mounts: tuple[str, ...] = ()

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from torchx.util.records import dataclass
+from torchx.util.secrets import mask_value
+
+if TYPE_CHECKING:
+    from torchx.specs.api import AppDef
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,21 @@ class NameRule:
 
 DNS_LABEL = NameRule(63, "a-z0-9-", lower=True, letter_first=True)
 """https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#rfc-1035-label-names"""
+
+
+def plain_metadata(app: AppDef) -> dict[str, str]:
+    """Return the metadata of an app that are only notes, for tags and labels; credentials are masked.
+
+    >>> from torchx.specs.api import AppDef
+    >>> plain_metadata(AppDef("a", metadata={"team": "x", "torchx/timeout": "2h", "kubernetes.pod": "{}"}))
+    {'team': 'x'}
+    """
+    return {
+        str(key): str(mask_value(str(key), value))
+        for key, value in app.metadata.items()
+        if isinstance(value, str | int | float) and not re.match(r"torchx/|kubernetes(\.|$)", str(key))
+    }
+
 
 FILE_NAME = NameRule(180)
 """Safe as the name of a file or folder, as a shell word and as a part of an app handle."""

@@ -91,6 +91,18 @@ def label_value(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-._")[:63].rstrip("-._")
 
 
+def is_label(key: str, value: str) -> bool:
+    """Return whether a cluster takes ``key`` and ``value`` as a label unchanged, and the key is nobody's own.
+
+    >>> is_label("team", "nlp"), is_label("example.com/team", "nlp"), is_label("team", "a b"), is_label("a b", "c")
+    (True, True, False, False)
+    """
+    prefix, slash, name = key.rpartition("/")
+    reserved = re.search(r"(^|\.)(kubernetes\.io|k8s\.io|volcano\.sh|torchx\.pytorch\.org)$", prefix)
+    domain = not slash or (len(prefix) <= 253 and re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", prefix))
+    return bool(name) and label_value(name) == name and label_value(value) == value and bool(domain) and not reserved
+
+
 def role_label(name: str) -> str:
     """Return the label of a role: its name, or if that is not a valid label value, one that differs for each name.
 

@@ -49,7 +49,8 @@ _MEANINGS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
         (
             r"executable file not found|stat .*: no such file or directory|exec: .*(no such file|permission denied)",
             NO_PROGRAM,
-            "check the entrypoint and the image: a program of this machine is not in it",
+            "check the entrypoint and the image: a program of this machine is not in it; `-cfg keep_entrypoint=True`"
+            " passes all of the command to the image's own ENTRYPOINT",
         ),
         (
             r"no such image|pull access denied|manifest unknown|manifest for .* not found|repository .* not found",

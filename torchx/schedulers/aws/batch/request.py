@@ -103,7 +103,7 @@ def render_job(
         ranges.append({"targetNodes": targets, "container": container})
         per_job += [{"targetNodes": targets, "containerOverrides": {"environment": late}}] if late else []
         first += role.num_replicas
-    own_tags = tags(app.name, user if opts.user == DEFAULT_USER else opts.user, session, opts.tags)
+    own_tags = tags(app, user if opts.user == DEFAULT_USER else opts.user, session, opts.tags)
     most = max(role.max_retries for role in app.roles)
     definition: _Object = {
         "retryStrategy": attempts.render(retries) if retries else parts.render_retries(most, opts.host_retries),

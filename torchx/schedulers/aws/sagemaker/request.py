@@ -99,7 +99,7 @@ def render_job(app: AppDef, name: str, opts: AWSSageMakerOpts, *, session: str, 
     )
     metrics = [{"Name": n, "Regex": r} for n, r in (opts.metric_definitions or {}).items()]
     run_s = opts.max_run or DEFAULT_MAX_RUN_S
-    own_tags = {**tags(app.name, user, session, opts.tags), TAG_MANAGED_BY: MANAGED_BY}
+    own_tags = tags(app, user, session, {**(opts.tags or {}), TAG_MANAGED_BY: MANAGED_BY})
     request: _Object = {
         "AlgorithmSpecification": {
             "TrainingImage": role.image,

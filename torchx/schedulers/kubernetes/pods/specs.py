@@ -12,7 +12,7 @@ from typing import Any
 
 from torchx.errors import SpecError
 from torchx.schedulers.devices import EFA_DEVICE
-from torchx.schedulers.kit.names import DNS_LABEL
+from torchx.schedulers.kit.names import DNS_LABEL, plain_metadata
 from torchx.schedulers.kit.native_retries import NativeRetries
 from torchx.schedulers.kubernetes import names, placement
 from torchx.schedulers.kubernetes.names import MAIN_CONTAINER, Object, label_value
@@ -86,6 +86,7 @@ class JobRules:
 def object_labels(app: AppDef, app_id: str, *, session: str = "") -> dict[str, str]:
     """Labels of all objects of an app. ``LABEL_UNIQUE_NAME`` is the app id, which selects them."""
     labels = {
+        **{key: value for key, value in plain_metadata(app).items() if names.is_label(key, value)},
         names.LABEL_VERSION: label_value(__version__),
         names.LABEL_APP_NAME: label_value(app.name),
         names.LABEL_ORGANIZATION: names.ORGANIZATION,
