@@ -21,11 +21,11 @@ from torchx.cli.run_args import (
     WHERE,
     TorchXRunArgs,
     fill_from_config,
-    notices_wanted,
     parse_secrets,
     read_json,
     torchx_run_args_from_argparse,
     torchx_run_args_from_json,
+    wanted,
 )
 from torchx.config import SourcedCfg, check_sections, use_profile
 from torchx.runner import Runner, get_runner
@@ -269,18 +269,10 @@ def call_runner(runner: Runner, verb: str, run_args: TorchXRunArgs, *, sweep: bo
         "parent_run_id": run_args.parent_run_id,
     }
     name, component_args = run_args.component_name, run_args.component_args or run_args.component_args_str
-    notify = notices_wanted(run_args.notify, run_args.notify_on)
+    wishes = wanted(run_args)
     if verb == "check":
         del given["parent_run_id"]
-    elif not (
-        run_args.env
-        or run_args.secrets
-        or run_args.retry
-        or run_args.timeout
-        or run_args.watchdog
-        or run_args.after
-        or notify
-    ):
+    elif not (run_args.env or run_args.secrets or run_args.after or wishes):
         return getattr(runner, f"{verb}_component")(name, component_args, run_args.scheduler, **given)
     app = make_app(name, component_args, None)
     for role in app.roles:
@@ -293,11 +285,9 @@ def call_runner(runner: Runner, verb: str, run_args: TorchXRunArgs, *, sweep: bo
             if submits:  # wait here, because the scheduler cannot
                 note(f"Waiting for {handle}")
                 wait_for(runner, condition, handle)
-    wishes = {f"torchx/{name}": getattr(run_args, name) for name in ("retry", "timeout", "watchdog")}
-    app.metadata.update({key: text for key, text in wishes.items() if text})
+    app.metadata.update(wishes)
     if "hang" in run_args.notify_on and "torchx/watchdog" not in app.metadata:
         warn("a hang is only detected with a watchdog: add `--watchdog 10m`, for example")
-    app.metadata.update(notify)
     return getattr(runner, verb)(app, run_args.scheduler, **given)
 
 

@@ -104,6 +104,14 @@ WHAT_GOES_ALONG: tuple[Row, ...] = (
         "when no replica has written output for this long, record what each rank is doing, for `torchx status`: "
         "`10m`; `10m:cancel` also ends the job, `10m:retry` the attempt",
     ),
+    (
+        "--setup",
+        "LINE",
+        "run this line of shell in each replica before its program, for example `module load cuda/12.4`, after those "
+        "of `setup` in the scheduler's section of .torchxconfig; repeatable",
+        _APPEND,
+    ),
+    ("--uv", "", "run in the environment of the project's `uv.lock`, which is made once on each node"),
     *NOTICES,
     JSON,
 )
@@ -136,6 +144,8 @@ class TorchXRunArgs:
         watchdog: silence after which ranks are inspected; see :mod:`torchx.specs.wishes.watchdog`.
         notify: how to notify; see :mod:`torchx.specs.wishes.notices`.
         notify_on: events to notify of.
+        setup: lines of shell before the program; see :mod:`torchx.specs.wishes.setup`.
+        uv: run in the environment of the project's ``uv.lock``.
     """
 
     component_name: str
@@ -158,6 +168,8 @@ class TorchXRunArgs:
     notify: str = ""
     notify_on: str = ""
     after: list[str] = field(default_factory=list)
+    setup: list[str] = field(default_factory=list)
+    uv: bool = False
 
 
 _JSON_NAMES = {
@@ -252,6 +264,8 @@ def parse_secrets(given: list[str]) -> dict[str, Secret]:
 # The keys of `[cli:run]` in a config file.
 _CONFIG_FLAGS = ("dryrun", "wait", "log", "tee_logs", "detach", "json", "no_check")
 _CONFIG_TEXTS = ("component", *TEXT_OPTIONS, *resources.TEXTS)
+_CONFIG_FLAGS = ("dryrun", "wait", "log", "tee_logs", "detach", "json", "no_check", "uv")
+_CONFIG_TEXTS = ("component", *TEXT_OPTIONS)
 
 
 def fill_from_config(args: argparse.Namespace) -> None:
@@ -304,3 +318,11 @@ def notices_wanted(notify: str, notify_on: str) -> dict[str, str]:
         raise UsageError("`--notify-on` needs `--notify`", hint="for example `--notify mail`")
     metadata = {key: text for key, text in metadata.items() if text}
     return metadata if Wishes.of(AppDef("", metadata=metadata)).notify else {}
+
+
+def wanted(run_args: TorchXRunArgs) -> dict[str, str]:
+    """Return the wishes of a job as metadata; see :mod:`torchx.specs.wishes`."""
+    texts = {name: getattr(run_args, name) for name in ("retry", "timeout", "watchdog")}
+    texts.update(setup="\n".join(run_args.setup), uv="1" if run_args.uv else "")
+    found = {f"torchx/{name}": text for name, text in texts.items() if text}
+    return {**found, **notices_wanted(run_args.notify, run_args.notify_on)}

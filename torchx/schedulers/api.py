@@ -136,6 +136,10 @@ class Scheduler(Generic[T], ABC):
         opts = self._run_opts()
         if isinstance(self, HasWorkspaceOpts):
             opts.update(self.workspace_opts())
+        if self.capabilities.setup:
+            from torchx.schedulers.kit import setup
+
+            opts.add(setup.OPTION, type_=str, help=setup.HELP)
         return opts
 
     def _run_opts(self) -> runopts:

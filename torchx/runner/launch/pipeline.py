@@ -15,6 +15,7 @@ from torchx.specs.api import GPU_TYPE, AppDef, AppDryRunInfo, CfgVal, Workspace,
 from torchx.specs.copies import copy_data
 from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.scripts import SBATCH
+from torchx.specs.wishes.setup import SETUP, UV
 from torchx.util.notices import logger
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def dry_run(
     from torchx.schedulers.api import ResolvedCfg, validate
 
     values = {key: setting.value for key, setting in settings.items()}
+    if files and (text := files.section("workspace", active_profile()).get("uv")):
+        app.metadata.setdefault(UV, str(text.text))
     if app.metadata:
         _check_metadata(app, scheduler, backend, settings)  # before anything is built
     _check_overlays(app, scheduler, backend)
@@ -105,7 +108,7 @@ def dry_run(
         trackers = tracker_environment(get_configured_trackers(files))
         # The app id is not known yet: its macro takes its place.
         _set_environment(app, make_app_handle(scheduler, session, macros.app_id), trackers, parent_run_id)
-        info = backend.submit_dryrun(app, ResolvedCfg(values))
+        info = backend.submit_dryrun(_with_setup(app, values, scheduler, backend), ResolvedCfg(values))
     except BaseException:  # also on Ctrl-C: the job folder would block the next attempt
         if tags:
             discard(app, backend)
@@ -118,6 +121,15 @@ def dry_run(
 
         made.sample_s = sample_s(section)
     return info
+
+
+def _with_setup(app: AppDef, values: Mapping[str, CfgVal], scheduler: str, backend: Scheduler[Any]) -> AppDef:
+    """Return the job whose replicas run the lines of set-up first; the record keeps ``app`` and the lines."""
+    if not (values.get("setup") or SETUP in app.metadata or UV in app.metadata):
+        return app
+    from torchx.schedulers.kit.setup import with_setup
+
+    return with_setup(app, values, scheduler, backend)
 
 
 def _build_workspaces(app: AppDef, backend: Scheduler[Any], values: dict[str, CfgVal]) -> dict[str, str]:

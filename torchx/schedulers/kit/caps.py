@@ -29,6 +29,7 @@ class Capabilities:
         timeout: how the time limit of a job (``--timeout``) is set: the name of the equivalent run option, ``yes`` if
             there is none, or empty if time limits are not supported.
         watchdog: silent jobs are inspected (``--watchdog``).
+        setup: replicas run lines of shell before their program (``--setup``, ``--uv``, the run option ``setup``).
         after: supported conditions of ``--after``: ``ok``, ``any``, ``fail``.
         image_program: an empty entrypoint of a role stands for the program that its image starts.
         elastic: ``min_replicas`` of a role is honoured.
@@ -61,6 +62,7 @@ class Capabilities:
     retry_actions: tuple[str, ...] = ()
     timeout: str = ""
     watchdog: bool = False
+    setup: bool = False
     after: tuple[str, ...] = ()
     image_program: bool = False
     elastic: bool = False
@@ -88,6 +90,7 @@ COMMON = Capabilities(
     elastic=True,
     multi_role=True,
     secrets=("value",),
+    setup=True,
     gpus=True,
     durable=True,
 )

@@ -28,6 +28,8 @@ class Wishes:
     after: tuple[tuple[str, str], ...] = ()  # condition and handle of each job that this one depends on
     notify: tuple[str, ...] = ()
     notify_on: tuple[str, ...] = ("end",)
+    setup: str = ""  # lines of shell
+    uv: bool = False
     texts: dict[str, str] = field(default_factory=dict)  # each wish as its user wrote it, by the name of its field
 
     @staticmethod
@@ -46,7 +48,7 @@ class Wishes:
 def _parsed(given: frozenset[tuple[str, str]]) -> Wishes:
     if not given:
         return Wishes()
-    from torchx.specs.wishes import after, notices, retries, timeouts, watchdog
+    from torchx.specs.wishes import after, notices, retries, setup, timeouts, watchdog
 
     parsers: dict[str, Any] = {
         "retry": (retries.RETRY, retries.RetryRules.parse),
@@ -55,6 +57,8 @@ def _parsed(given: frozenset[tuple[str, str]]) -> Wishes:
         "after": (after.AFTER, after.parse_after),
         "notify": (notices.NOTIFY, notices.parse_channels),
         "notify_on": (notices.NOTIFY_ON, notices.parse_events),
+        "setup": (setup.SETUP, str),
+        "uv": (setup.UV, setup.parse_uv),
     }
     texts = {name: text for name, (wanted, _) in parsers.items() for key, text in given if key == wanted}
     found = Wishes(texts=texts, **{name: parsers[name][1](text) for name, text in texts.items()})

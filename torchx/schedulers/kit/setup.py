@@ -1,0 +1,75 @@
+"""Makes each replica of a job run the set-up lines of its site and its user before its program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torchx.errors import NotSupportedError, SpecError
+from torchx.schedulers.kit.shell import quote, read_script
+from torchx.specs.wishes import Wishes
+from torchx.specs.wishes.scripts import is_script
+from torchx.util.notices import logger
+
+if TYPE_CHECKING:
+    from torchx.schedulers.api import Scheduler
+    from torchx.specs.api import AppDef, Role
+
+OPTION = "setup"
+HELP = "lines of shell that each replica runs before its program, for example `module load cuda/12.4`; see docs/around.md"
+_BASH = 'bash=$(command -v bash) || bash=sh; exec "$bash" -c "$0" torchx "$@"'
+
+
+def with_setup(app: AppDef, cfg: Mapping[str, Any], scheduler: str, backend: Scheduler[Any]) -> AppDef:
+    """Return the job that ``backend`` runs: ``app`` itself if it has no set-up, else a copy.
+
+    Raises:
+        NotSupportedError: the backend, or a batch script, cannot run the lines.
+        SpecError: ``uv`` has no lock file.
+    """
+    wishes = Wishes.of(app)
+    site = str(cfg.get(OPTION) or "").strip()
+    if not (site or wishes.setup or wishes.uv):
+        return app
+    option = "--setup" if wishes.setup else "--uv"
+    if not backend.capabilities.setup:
+        raise NotSupportedError(f"`{scheduler}` cannot run set-up lines", hint=f"omit `{option}`")
+    if is_script(app.roles) and backend.backend == "slurm":
+        if wishes.setup or wishes.uv:
+            raise NotSupportedError("a batch script has its own set-up", hint=f"omit `{option}`, or add it there")
+        logger("torchx").warning("`setup` of the section of `%s` is not used: a batch script has its own", scheduler)
+        return app
+    if wishes.uv:
+        for role in app.roles:
+            _check_lock(role)
+    lines = "\n".join(filter(None, [site, wishes.setup, read_script(__file__, "uv.sh") if wishes.uv else ""]))
+    program = read_script(__file__, "setup.sh")
+    from torchx.workspace.dir_workspace import DirWorkspaceMixin
+
+    # `sh` may drop exported functions, such as `module`; an image may lack bash
+    contained = cfg.get("container") or cfg.get("container_image")
+    on_host = isinstance(backend, DirWorkspaceMixin) and not contained
+    start = ["bash", "-c", program, "torchx"] if on_host else ["sh", "-c", _BASH, program]
+    entrypoint, *words = (word.replace("${", "$${") for word in [*start, lines])  # macros are of the program only
+    new: AppDef = app.__class__.__new__(app.__class__)
+    new.__dict__.update(app.__dict__)
+    new.roles = [_wrapped(role, entrypoint, words) for role in app.roles]
+    return new
+
+
+def _wrapped(role: Role, entrypoint: str, words: list[str]) -> Role:
+    new: Role = role.__class__.__new__(role.__class__)
+    new.__dict__.update(role.__dict__)
+    new.args = [*words, role.entrypoint, *role.args]
+    new.entrypoint = entrypoint
+    return new
+
+
+def _check_lock(role: Role) -> None:
+    places = [*role.workspace.projects] if role.workspace else [os.getcwd()]
+    paths = [place.removeprefix("file://") for place in places if "://" not in place.removeprefix("file://")]
+    if paths and not any(os.path.isfile(os.path.join(path, "uv.lock")) for path in paths):
+        raise SpecError(
+            f"`--uv`: there is no `uv.lock` in `{paths[0]}`", hint=f"make one: `uv lock --project {quote(paths[0])}`"
+        )
