@@ -262,10 +262,8 @@ def parse_secrets(given: list[str]) -> dict[str, Secret]:
 
 
 # The keys of `[cli:run]` in a config file.
-_CONFIG_FLAGS = ("dryrun", "wait", "log", "tee_logs", "detach", "json", "no_check")
 _CONFIG_TEXTS = ("component", *TEXT_OPTIONS, *resources.TEXTS)
 _CONFIG_FLAGS = ("dryrun", "wait", "log", "tee_logs", "detach", "json", "no_check", "uv")
-_CONFIG_TEXTS = ("component", *TEXT_OPTIONS)
 
 
 def fill_from_config(args: argparse.Namespace) -> None:

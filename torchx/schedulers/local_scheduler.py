@@ -83,6 +83,7 @@ LocalOpts = Mapping[str, CfgVal]
 
 CAPABILITIES = replace(
     COMMON,
+    setup="bash",
     log_streams=("stdout", "stderr", "combined"),
     exec=True,
     log_previous=True,

@@ -46,6 +46,7 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     """Name of the service in messages."""
 
     capabilities = Capabilities(
+        setup="sh",
         logs=True,
         log_streams=("combined",),
         log_since=True,

@@ -55,6 +55,7 @@ _MAX_OTHERS = 300
 
 CAPABILITIES = replace(
     COMMON,
+    setup="bash",
     log_streams=("stdout", "stderr", "combined"),
     workspaces=True,
     resources=True,

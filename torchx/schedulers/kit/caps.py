@@ -29,7 +29,8 @@ class Capabilities:
         timeout: how the time limit of a job (``--timeout``) is set: the name of the equivalent run option, ``yes`` if
             there is none, or empty if time limits are not supported.
         watchdog: silent jobs are inspected (``--watchdog``).
-        setup: replicas run lines of shell before their program (``--setup``, ``--uv``, the run option ``setup``).
+        setup: the shell for lines before the program (``--setup``, ``--uv``, the run option ``setup``): ``bash``, or
+            ``sh`` for bash if the image has it; empty: not supported.
         after: supported conditions of ``--after``: ``ok``, ``any``, ``fail``.
         image_program: an empty entrypoint of a role stands for the program that its image starts.
         elastic: ``min_replicas`` of a role is honoured.
@@ -62,7 +63,7 @@ class Capabilities:
     retry_actions: tuple[str, ...] = ()
     timeout: str = ""
     watchdog: bool = False
-    setup: bool = False
+    setup: str = ""
     after: tuple[str, ...] = ()
     image_program: bool = False
     elastic: bool = False
@@ -90,7 +91,7 @@ COMMON = Capabilities(
     elastic=True,
     multi_role=True,
     secrets=("value",),
-    setup=True,
+    setup="sh",
     gpus=True,
     durable=True,
 )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torchx.specs.api import AppDef, Role
 
 OPTION = "setup"
-HELP = "lines of shell that each replica runs before its program, for example `module load cuda/12.4`; see docs/around.md"
+HELP = "lines of shell that each replica runs before its program, for example `module load cuda/12.4`"
 _BASH = 'bash=$(command -v bash) || bash=sh; exec "$bash" -c "$0" torchx "$@"'
 
 
@@ -45,12 +45,9 @@ def with_setup(app: AppDef, cfg: Mapping[str, Any], scheduler: str, backend: Sch
             _check_lock(role)
     lines = "\n".join(filter(None, [site, wishes.setup, read_script(__file__, "uv.sh") if wishes.uv else ""]))
     program = read_script(__file__, "setup.sh")
-    from torchx.workspace.dir_workspace import DirWorkspaceMixin
-
     # `sh` may drop exported functions, such as `module`; an image may lack bash
-    contained = cfg.get("container") or cfg.get("container_image")
-    on_host = isinstance(backend, DirWorkspaceMixin) and not contained
-    start = ["bash", "-c", program, "torchx"] if on_host else ["sh", "-c", _BASH, program]
+    contained = cfg.get("container") or cfg.get("container_image") or backend.capabilities.setup == "sh"
+    start = ["sh", "-c", _BASH, program] if contained else ["bash", "-c", program, "torchx"]
     entrypoint, *words = (word.replace("${", "$${") for word in [*start, lines])  # macros are of the program only
     new: AppDef = app.__class__.__new__(app.__class__)
     new.__dict__.update(app.__dict__)

@@ -33,6 +33,7 @@ _NOISE = (
     r"|Aborted \(core dumped\)$|.*\b(?:INFO|DEBUG)\b|Process \S+:$|Extension modules: |frame #\d+: |<omitting python"
     r"|Exception raised from |\s+at \S|Node\.js v\d|\[\w{3} \w{3} [ \d]\d [\d:]{8} \d{4}\]$"
 )
+SETUP_FAILED = "torchx: set-up failed: "  # the last line of a replica whose set-up failed; see kit/setup.sh
 # Messages of programs that end without a Python exception. The first such line is the message of the failure.
 _FATAL = (
     r"Fatal Python error: |terminate called |panic: |thread '.*' panicked at |Exception in thread \"|fatal error: "
@@ -93,6 +94,11 @@ def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "",
 
 def _of_program(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Failure:
     """Return the failure of a replica that has no report of torchrun."""
+    if any(line.startswith(SETUP_FAILED) for line in lines[-_LAST_LINES:]):
+        said = [line for line in lines if _says(line)]
+        if said[-1].startswith(SETUP_FAILED):  # whatever the set-up wrote, the program has not run
+            message, context = said[-1].removeprefix("torchx: "), "\n".join(said[-_CONTEXT_LINES:-1])
+            return replace(end, message=bounded(message, _MESSAGE_CHARS), traceback=context, kind="error")
     by_writer = streams(lines, None)
     if len(by_writer) > 1 or None not in by_writer:
         told = []
