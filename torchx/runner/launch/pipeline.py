@@ -83,7 +83,7 @@ def dry_run(
 
     values = {key: setting.value for key, setting in settings.items()}
     if files and (text := files.section("workspace", active_profile()).get("uv")):
-        app.metadata.setdefault(UV, str(text.text))
+        app.metadata[UV] = app.metadata.get(UV) or str(text.text)
     if app.metadata:
         _check_metadata(app, scheduler, backend, settings)  # before anything is built
     _check_overlays(app, scheduler, backend)
