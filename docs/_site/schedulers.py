@@ -34,6 +34,7 @@ ROWS = {
     "retries": "retry policies",
     "retry_actions": "[retries by cause](../retries.md) (`--retry`), and their actions",
     "timeout": "a [time limit](../retries.md#time-limits) (`--timeout`), and the equivalent run option",
+    "setup": "[lines of set-up](../around.md) before the program (`--setup`, `--uv`), run by",
     "watchdog": "a [watchdog](../hangs.md#the-watchdog) for silent jobs (`--watchdog`)",
     "after": "[one job after another](../runs.md#one-job-after-another) (`--after`)",
     "elastic": "elastic roles (`min_replicas`)",
