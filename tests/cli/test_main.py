@@ -185,7 +185,6 @@ def test_what_is_no_command_is_refused(torchx: Call, install_plugin: Callable[..
         (["--log_level", "INFO"], "no verb is given", "`torchx --help`"),
         (["list", "--stat", "x"], "unknown option `--stat`", "did you mean `--state`?"),
         (["list", "--log_level", "DEBUG"], "`--log_level` goes before the verb", "torchx --log_level"),
-        (["status"], "no job is given", "`@last` is the newest run"),
         (["cancel"], "no job is given", "`torchx list` lists them all"),
         (["cancel", "a", "--gently"], "unknown option `--gently`", "`torchx cancel --help`"),
         (["runopts", "a", "b"], "unexpected argument `b`", "`torchx runopts --help`"),

@@ -299,7 +299,7 @@ def test_cancelling_says_when_the_job_is_killed(torchx: Call, project: Path) -> 
     child.expect("Ctrl-C cancels")
     child.sendintr()
     child.expect("\r\033\\[K.*cancelling the job")
-    child.expect("RUNNING.* cancelling, killed in (59\\d|600) s")
+    child.expect("RUNNING.* cancelling, SIGKILL in (59\\d|600) s")
     (project / "go").touch()
     child.expect("CANCELLED|SUCCEEDED")
     assert end(child) == 130
@@ -350,3 +350,25 @@ def test_an_interrupt_before_progress_was_written(monkeypatch: pytest.MonkeyPatc
     progress("")
     note("cancelling the job")
     assert err.getvalue() == "^C\r\033[Kcancelling the job\n"
+
+
+@pytest.mark.parametrize("verb", [["status"], ["log"], ["log", "--tail", "1"], ["describe"], ["metrics"], ["wait"]])
+def test_without_a_job_it_is_the_newest_run(torchx: Call, project: Path, verb: list[str]) -> None:
+    """Verbs that only show something take `@last` when no job is named, and say which that is."""
+    assert torchx(*verb).code == 3
+    handle = torchx("run", "--wait", "utils.echo", "--msg", "hi").out.strip()
+    found = torchx(*verb)
+    assert (found.code, found.err.splitlines()[0]) == (0, f"@last is {handle}")
+    assert found.out == torchx(*verb, "@last").out
+
+
+def test_a_job_that_is_being_cancelled_says_so(torchx: Call, project: Path) -> None:
+    """While its processes may still end by themselves, its status says when they are killed."""
+    handle = torchx(
+        "run", "-cfg", "cancel_grace_s=600", "utils.sh", "trap '' TERM; echo up; sleep 600 & wait; wait"
+    ).out
+    until(lambda: torchx("log", handle.strip()).out == "sh/0 up\n")
+    assert torchx("cancel", "@last").code == 0
+    until(lambda: "cancelling, SIGKILL in " in torchx("status").out)
+    assert re.search(r"cancelling, SIGKILL in (600|59\d) s", torchx("status").out)
+    assert json.loads(torchx("status", "--json").out)["state"] == "RUNNING"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from torchx.cli import waiting
 from torchx.runner.watching.wait import WaitTimeoutError
 from torchx.specs import AppState, AppStatus, ReplicaStatus, RoleStatus, UnknownAppException
+from torchx.specs.tasks import TaskTable
 from torchx.testing import FakeClock
 
 HANDLE = "memory://s/a-1"
@@ -124,3 +126,14 @@ def test_ctrl_c_is_told_by_the_exit_code(clock: FakeClock) -> None:
     with pytest.raises(SystemExit) as e:
         _wait(runner)
     assert (e.value.code, calls) == (130, [1, HANDLE, 1])
+
+
+@pytest.mark.usefixtures("terminal")
+def test_why_it_waits(capsys: pytest.CaptureFixture[str]) -> None:
+    """The progress line of a queued job has the reason; that of a sweep counts tasks."""
+    queued = AppStatus(state=AppState.PENDING, msg="no node is free")
+    waiting.show_progress(queued, time.monotonic(), ctrl_c="detaches")
+    assert "PENDING 0.0 s: no node is free · Ctrl-C detaches" in capsys.readouterr().err
+    table = TaskTable(states=[AppState.SUCCEEDED, AppState.RUNNING], exit_codes=[0, None], ended=[1.0, 0.0])
+    waiting.show_progress(AppStatus(state=AppState.RUNNING, tasks=table), time.monotonic())
+    assert "Ctrl-C cancels · tasks 1/2 done" in capsys.readouterr().err

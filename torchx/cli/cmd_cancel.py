@@ -66,7 +66,7 @@ def for_each_job(runner: Runner, references: list[str], act: Callable[[str], str
 def _cancel(runner: Runner, handle: str, *, force: bool) -> str:
     runner.cancel(handle, force=True) if force else runner.cancel(handle)  # an override may lack `force`
     grace = grace_s(runner, handle) if is_tty(sys.stderr) else None
-    return f"cancelling {handle}" + (f", killed in {grace:g} s unless it ends before" if grace else "")
+    return f"cancelling {handle}" + (f", SIGKILL in {grace:g} s if it is still running" if grace else "")
 
 
 def _chosen(runner: Runner, args: argparse.Namespace) -> list[str]:

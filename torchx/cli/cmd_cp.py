@@ -10,6 +10,7 @@ from collections.abc import Callable
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.cmd_exec import Replica, find_replica
 from torchx.cli.failures import UsageError, note, progress, warn
+from torchx.cli.log_targets import or_last
 from torchx.errors import HandleError, NotFoundError
 from torchx.runner import Runner
 from torchx.util.term import is_tty
@@ -20,7 +21,7 @@ _MB = 1_000_000
 
 class CmdCp(RunnerCommand):
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        source = "PATH on this machine, or JOB[/ROLE[/REPLICA]]:PATH in a replica"
+        source = "PATH on this machine, or JOB[/ROLE[/REPLICA]]:PATH in a replica; without JOB, of @last"
         subparser.add_argument("source", metavar="SOURCE", help=source)
         subparser.add_argument("target", metavar="TARGET", help="likewise; an existing folder, or the new name")
 
@@ -64,6 +65,7 @@ def _in_replica(runner: Runner, text: str) -> tuple[str, Replica, str] | None:
     """Return handle, replica and path of a file in a replica; None for a local one. Job names may contain colons."""
     if text.startswith(("/", "./", "../", "~")) or ":" not in text.replace("://", "", 1):
         return None
+    text = f"{or_last(runner, None)}{text}" if text.startswith(":") else text
     problem: NotFoundError | HandleError | None = None
     begin = text.find("://") + 3 if "://" in text else 0
     while (at := text.find(":", begin)) >= 0:

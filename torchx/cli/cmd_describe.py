@@ -7,7 +7,7 @@ import sys
 
 from torchx.cli import spec_page
 from torchx.cli.cmd_base import RunnerCommand
-from torchx.cli.log_targets import JOB_HELP, job_reference
+from torchx.cli.log_targets import JOB_HELP, job_reference, or_last
 from torchx.cli.render import document, fields
 from torchx.runner import Runner
 from torchx.runner.ground.masks import for_display
@@ -27,11 +27,11 @@ reexports(__name__)
 
 class CmdDescribe(RunnerCommand):
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        subparser.add_argument("app_handle", type=job_reference, metavar="JOB", help=JOB_HELP)
+        subparser.add_argument("app_handle", type=job_reference, metavar="JOB", help=JOB_HELP, nargs="?")
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        handle = runner.resolve(args.app_handle)
+        handle = runner.resolve(or_last(runner, args.app_handle))
         app = runner.describe(handle)
         run = runner.recorded(handle)
         if app is None and run is None:

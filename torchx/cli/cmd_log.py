@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 from torchx.cli.argparse_util import Row, declare, parse_moment
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note
-from torchx.cli.log_targets import ID_FORMAT, find_role_replicas, parse_target, select
+from torchx.cli.log_targets import ID_FORMAT, OR_LAST, find_role_replicas, or_last, parse_target, select
 from torchx.errors import ConfigError, NotFoundError
 from torchx.runner import Runner, get_runner
 from torchx.runner.show.json_output import exit_code_of
@@ -59,7 +59,7 @@ class CmdLog(RunnerCommand):
         archive = "keep a copy on this machine, to show when the job's pods are gone (Kubernetes)"
         rows: tuple[Row, ...] = (
             # Optional only for argparse, which parses `--tail JOB` as a number of lines; see _untangle.
-            ("identifier", "JOB[/ROLE[/REPLICAS]]", _JOB_HELP, {"nargs": "?"}),
+            ("identifier", "JOB[/ROLE[/REPLICAS]]", _JOB_HELP, OR_LAST),
             ("--regex", "REGEX", "only lines that match this regular expression", {"type": _regex}),
             ("-f --follow", "", "keep printing until the job has ended"),
             ("-t --tail", "N", "the last N lines of each replica; without N, like --follow", _TAIL),
@@ -78,7 +78,8 @@ class CmdLog(RunnerCommand):
         declare(subparser, rows)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        identifier, tail = _untangle(args.identifier, args.tail)
+        named, tail = _untangle(args.identifier, args.tail)
+        identifier = or_last(runner, named)
         query = LogQuery(
             regex=_of_rank(args.rank, args.regex),
             since=args.since,
@@ -214,16 +215,14 @@ def _wait_until_started(runner: Runner, handle: str) -> None:
         raise status.error
 
 
-def _untangle(identifier: str | None, tail: str | None) -> tuple[str, str | None]:
+def _untangle(identifier: str | None, tail: str | None) -> tuple[str | None, str | None]:
     """Return the job and the value of ``--tail``. In ``--tail JOB`` argparse takes the job for the number of lines.
 
-    >>> _untangle(None, "@last"), _untangle("@last", "5"), _untangle("@last", "")
-    (('@last', ''), ('@last', '5'), ('@last', ''))
+    >>> _untangle(None, "@last"), _untangle("@last", "5"), _untangle(None, "5")
+    (('@last', ''), ('@last', '5'), (None, '5'))
     """
-    if identifier is None and tail:
+    if identifier is None and tail and not tail.isdecimal():
         return tail, FOLLOW
-    if identifier is None:
-        raise UsageError("no job is given", hint="`torchx log @last` shows the newest; `torchx list` lists them all")
     return identifier, tail
 
 

@@ -8,7 +8,7 @@ import time
 
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import note
-from torchx.cli.log_targets import ID_FORMAT, JOB_HELP, LogTarget, parse_target, select
+from torchx.cli.log_targets import ID_FORMAT, JOB_HELP, LogTarget, or_last, parse_target, select
 from torchx.cli.render import document, gray, table_lines
 from torchx.runner import Runner
 from torchx.runner.show.json_output import handle_fields, metrics_fields
@@ -24,13 +24,14 @@ _EVERY_S = 15.0
 class CmdMetrics(RunnerCommand):
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         add = subparser.add_argument
-        add("target", type=parse_target, metavar="JOB[/ROLE[/K,...]]", help=f"{ID_FORMAT}; JOB: {JOB_HELP}")
+        add("target", type=parse_target, metavar="JOB[/ROLE[/K,...]]", help=f"{ID_FORMAT}; JOB: {JOB_HELP}", nargs="?")
         add("-w", "--watch", action="store_true", help="update live until the job has ended; in a pipe every 15 s")
         add("--json", action="store_true", help="a JSON document with all samples; with --watch one per line")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        handle = runner.resolve(args.target.reference)
-        view = _View(runner, handle, args.target)
+        target = args.target or parse_target(or_last(runner, None))
+        handle = runner.resolve(target.reference)
+        view = _View(runner, handle, target)
         if not args.watch:
             view.print(as_json=args.json)
         elif is_tty(sys.stdout) and not args.json:

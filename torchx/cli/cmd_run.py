@@ -70,10 +70,10 @@ Runs a script, any program after `--`, or a component, which is a function that 
 
 `torchx run COMPONENT --help` prints the component's arguments, `torchx builtins` lists components,
 `torchx runopts SCHEDULER` lists the options for -cfg. Defaults come from [cli:run] in .torchxconfig.
-On a terminal, torchx follows a job on this machine until Ctrl-C detaches it; the job continues.
+On a terminal, torchx follows the job until Ctrl-C detaches it; the job continues. `-d` returns at once.
 Otherwise it prints the job's handle, alone on the last line of stdout. Messages go to stderr."""
 _SESSION = "utils.session"
-_LOCAL = ("local_cwd", "local_docker")
+_LOCAL = "local_cwd"
 
 
 class CmdRun(SubCommand):
@@ -200,7 +200,7 @@ def what_to_run(args: argparse.Namespace) -> tuple[str, list[str]]:
         component_args = ["-j", size, *component_args] if size else component_args
         return component, resources.arguments_for(component, component_args, args, given)
     args.is_program = True
-    if "--script" in program[1] and (getattr(args, "scheduler", None) or get_default_scheduler_name()) == _LOCAL[0]:
+    if "--script" in program[1] and (getattr(args, "scheduler", None) or get_default_scheduler_name()) == _LOCAL:
         shorthand.check_script(program[1])
     return program[0], resources.arguments_for(*program, args, given)
 
@@ -306,7 +306,10 @@ def launch(runner: Runner, scheduler: str, submit: Callable[[], str], given: Map
     with_logs, as_json = given.get("log", False), given.get("json", False)
     waits = given.get("wait", False) or with_logs
     alone = not (waits or as_json or given.get("detach"))
-    follows = alone and scheduler in _LOCAL and is_tty(sys.stdout) and is_tty(sys.stderr)
+    follows = alone and is_tty(sys.stdout) and is_tty(sys.stderr)
+    if follows and not runner._scheduler(scheduler).capabilities.log_follow:
+        note(f"`{scheduler}` does not show the logs of running jobs, so the job is not followed")
+        follows = False
     if waits or follows:  # imported before the submission, so that a Ctrl-C right after it is handled
         from torchx.cli.waiting import wait_for
     handle = submit()

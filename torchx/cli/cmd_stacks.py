@@ -9,6 +9,7 @@ from functools import partial
 from torchx.cli.argparse_util import JSON, declare
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.cmd_exec import WHERE, WHERE_ALL_HELP, find_replicas
+from torchx.cli.log_targets import OR_LAST, or_last
 from torchx.cli.render import bold, document, gray
 from torchx.runner import Runner
 from torchx.schedulers.kit.stacks import Stacks
@@ -32,10 +33,10 @@ continues to run. See docs/hangs.md."""
 class CmdStacks(RunnerCommand):
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = _HELP
-        declare(subparser, (JSON, ("identifier", WHERE, WHERE_ALL_HELP)))
+        declare(subparser, (JSON, ("identifier", WHERE, WHERE_ALL_HELP, OR_LAST)))
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        handle, replicas = find_replicas(runner, args.identifier)
+        handle, replicas = find_replicas(runner, or_last(runner, args.identifier))
         whole = len(replicas) == len(runner.log_replicas(handle))
         found = runner.stacks(handle, None if whole else replicas)
         if args.json:

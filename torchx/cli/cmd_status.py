@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from torchx.cli.argparse_util import JSON, Row, declare
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import error
-from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
+from torchx.cli.log_targets import JOB_HELP, OR_LAST, job_reference, or_last, resolve_all
 from torchx.cli.render import document, gray
 from torchx.errors import EXIT_BACKEND, NotFoundError, TorchXError
 from torchx.runner import Runner
@@ -35,7 +35,7 @@ class CmdStatus(RunnerCommand):
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         watched = "update the page live until the jobs have ended; in a pipe print each change, then the page"
         rows: tuple[Row, ...] = (
-            ("app_handle", "JOB", JOB_HELP, {"type": job_reference}),
+            ("app_handle", "JOB", JOB_HELP, {"type": job_reference, **OR_LAST}),
             ("more", "JOB", "further jobs", {"type": job_reference, "nargs": "*"}),
             ("--roles", "ROLE,...", "only these roles", {"type": parse_list_arg}),
             ("-w --watch", "", watched),
@@ -51,7 +51,7 @@ class CmdStatus(RunnerCommand):
         job, and 4 when the scheduler cannot be asked and the last known state is not final. For several jobs it is the
         first that is not 0.
         """
-        references = [args.app_handle, *args.more]
+        references = [or_last(runner, args.app_handle), *args.more]
         alone = len(references) == 1
         codes: list[int] = []
         documents: list[dict[str, Any]] = []

@@ -8,8 +8,9 @@ import time
 
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import progress
-from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
+from torchx.cli.log_targets import JOB_HELP, job_reference, or_last, resolve_all
 from torchx.cli.render import document, gray
+from torchx.cli.waiting import show_progress
 from torchx.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT
 from torchx.runner import Runner
 from torchx.runner.show.json_output import exit_code_of, handle_fields, status_fields
@@ -27,7 +28,7 @@ _TICK_S = 1.0
 class CmdWait(RunnerCommand):
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         add = subparser.add_argument
-        add("app_handle", type=job_reference, nargs="+", metavar="JOB", help=JOB_HELP)
+        add("app_handle", type=job_reference, nargs="*", metavar="JOB", help=JOB_HELP)
         add("--any", action="store_true", help="wait until one of them has ended, and exit with its result")
         add("--timeout", type=_seconds, metavar="TIME", help="wait at most this long: `90`, `90s`, `10m`, `2h`")
         add("--json", action="store_true", help="one JSON document, for programs")
@@ -37,7 +38,7 @@ class CmdWait(RunnerCommand):
 
         Exits with 0 when all have succeeded, with 124 on a timeout, and otherwise with the code of the first failure.
         """
-        handles = resolve_all(runner, args.app_handle)
+        handles = resolve_all(runner, args.app_handle or [or_last(runner, None)])
         ended: dict[str, AppStatus] = {}
         try:
             in_time = _wait(runner, handles, ended, first=args.any, timeout_s=args.timeout, quiet=args.json)
@@ -87,7 +88,9 @@ def _wait(
                     return True
                 if left(1.0) == 0:
                     return False
-                if shows:
+                if shows and len(handles) == 1 and (seen := runner.seen(handles[0])) is not None:
+                    show_progress(seen, began, ctrl_c="stops waiting, the job continues")
+                elif shows:
                     _show(time.monotonic() - began, len(ended), len(handles))
     finally:
         progress("")

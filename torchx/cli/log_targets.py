@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchx.cli.failures import error
+from torchx.cli.failures import error, note
 from torchx.errors import HandleError, TorchXError
 from torchx.runner import Runner
 from torchx.runner.watching.answers import check_replica
@@ -14,6 +14,9 @@ from torchx.util.records import dataclass
 
 ID_FORMAT = "SCHEDULER://[SESSION_NAME]/APP_ID/[ROLE_NAME/[REPLICA_IDS,...]]"
 JOB_HELP = "handle, app id or unique prefix of one, @last (newest run), @last~1 (the one before), or @NAME"
+LAST = "@last"
+OR_LAST = {"nargs": "?"}
+"""Of an argument for which :func:`or_last` has a default."""
 _MAX_IDS = 1_000_000
 _LONGEST = 40  # characters of a number or range; int() rejects thousands of digits
 
@@ -67,6 +70,14 @@ def job_reference(text: str) -> str:
             f"`{text}` is not an app handle", hint="write SCHEDULER://SESSION/APP_ID, an app id, or @last"
         )
     return text
+
+
+def or_last(runner: Runner, reference: str | None) -> str:
+    """Return the job that a command line names; without one the newest run, and say which that is."""
+    if reference is None:
+        reference = runner.resolve(LAST)
+        note(f"{LAST} is {reference}")
+    return reference
 
 
 def resolve_all(runner: Runner, references: Sequence[str], failed: list[int] | None = None) -> list[str]:

@@ -13,9 +13,10 @@ from torchx.runner.show.json_output import exit_code_of, handle_fields, status_f
 from torchx.runner.watching.tee import tee_logs
 from torchx.specs import AppStatus
 from torchx.specs.api import UnknownAppException
-from torchx.specs.states import state_text
+from torchx.specs.states import is_started, state_text
+from torchx.specs.tasks import progress as task_progress
 from torchx.util.datetime import duration
-from torchx.util.term import fit, has_color, is_tty, width
+from torchx.util.term import fit, has_color, is_tty, printable, width
 
 _TICK_S = 1.0
 _POLL_S = 1.0
@@ -34,6 +35,8 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, can
         if not as_json:
             print(handle, flush=True)
         if with_logs:
+            if is_tty(sys.stderr):
+                _until_started(runner, handle, since=started, ctrl_c="cancels" if cancels else "detaches")
             tee = tee_logs(sys.stderr, handle, None, runner, should_tail=True, colorize=has_color(sys.stderr))
         status = _wait(runner, handle, shows=tee is None and is_tty(sys.stderr), since=started)
     except KeyboardInterrupt:
@@ -60,6 +63,25 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, can
         sys.exit(code)
 
 
+def _until_started(runner: Runner, handle: str, *, since: float, ctrl_c: str) -> None:
+    """Show the state of a job, and why it waits, until it runs or has ended: until there can be logs."""
+    pause = 0.05
+    try:
+        while True:
+            try:
+                runner.wait(handle, wait_interval=_POLL_S, timeout=pause)
+                return
+            except TimeoutError:
+                status = runner.seen(handle)
+            if status is not None and is_started(status.state):
+                return
+            if status is not None and pause >= _TICK_S:
+                show_progress(status, since, ctrl_c=ctrl_c)
+            pause = min(2 * pause, _TICK_S)
+    finally:
+        progress("")
+
+
 def _wait(
     runner: Runner, handle: str, *, shows: bool, since: float, killed_at: float | None = None
 ) -> AppStatus | None:
@@ -76,16 +98,19 @@ def _wait(
         progress("")
 
 
-def show_progress(status: AppStatus, since: float, killed_at: float | None = None) -> None:
-    """Show the state of a job, and its running replicas, on the progress line."""
+def show_progress(status: AppStatus, since: float, killed_at: float | None = None, *, ctrl_c: str = "cancels") -> None:
+    """Show the state of a job, its running replicas, and why it waits, on the progress line."""
     color = has_color(sys.stderr)
     parts = []
-    for role in status.roles:
+    if status.tasks is not None:
+        parts = [f"tasks {task_progress(status.tasks.summary())}"]
+    for role in status.roles if status.tasks is None else ():
         running = sum(str(r.state) == "RUNNING" for r in role.replicas)
         parts.append(f"{role.role} {running}/{len(role.replicas)}")
     killed_in = 0.0 if killed_at is None else max(killed_at - time.monotonic(), 0)
-    what = "Ctrl-C cancels" if killed_at is None else f"cancelling, killed in {killed_in:.0f} s"
-    line = " · ".join([duration(time.monotonic() - since), what, *parts])
+    what = f"Ctrl-C {ctrl_c}" if killed_at is None else f"cancelling, SIGKILL in {killed_in:.0f} s"
+    waits = f": {printable(status.msg)}" if status.msg and not is_started(status.state) else ""
+    line = " · ".join([duration(time.monotonic() - since) + waits, what, *parts])
     # A line that wraps could not be cleared.
     line = fit(line, width(sys.stderr) - len(str(status.state)) - 2, pad=False)
     progress(f"{state_text(status.state, color=color)} {gray(line, color=color)}")
@@ -120,4 +145,4 @@ def say_how_it_ended(handle: str, status: AppStatus, seconds: float) -> None:
         return
     print(status.format(color=color), file=sys.stderr)
     app_id = handle.rpartition("/")[2]
-    note(f"`torchx log {app_id}` shows what it wrote, `torchx status {app_id}` this page")
+    note(f"logs: torchx log {app_id} · this page: torchx status {app_id}")

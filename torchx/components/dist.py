@@ -126,7 +126,7 @@ def torchrun(
         image=image,
         entrypoint="bash",
         args=["-c", _args_join(command)],
-        env=_env(env, full_name, debug=debug, restarts=max_restarts > 0),
+        env=_env(env, full_name, debug=debug, restarts=max_restarts > 0, workers=size.nproc_per_node),
         num_replicas=size.max_nnodes,
         min_replicas=size.min_nnodes if size.elastic else None,
         max_retries=max_retries,
@@ -312,7 +312,7 @@ def _rendezvous(size: JobSize, backend: str, endpoint: str | None, port: int, co
 
 
 def _env(
-    given: Mapping[str, str] | None, name: StructuredNameArgument, *, debug: bool, restarts: bool
+    given: Mapping[str, str] | None, name: StructuredNameArgument, *, debug: bool, restarts: bool, workers: int
 ) -> dict[str, str]:
     """Return the environment of the nodes; values of the user take precedence."""
     return {
@@ -320,6 +320,8 @@ def _env(
         "TORCHX_TRACKING_EXPERIMENT_NAME": name.experiment_name,
         "TORCHX_TRACKING_RUN_NAME": name.run_name,
         "LOGLEVEL": os.environ.get("LOGLEVEL", "WARNING"),  # of torchrun
+        # As torchrun sets it, with a banner of four lines, where it is not set.
+        **({"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")} if workers > 1 else {}),
         # By default torchrun's agents share one store with all generations of workers, where gloo finds the addresses
         # of dead workers: `connectFullMesh failed` (torch 2.13). This gives each generation its own store.
         **({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if restarts else {}),

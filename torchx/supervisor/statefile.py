@@ -83,6 +83,7 @@ class JobState:
         restarts: how many times a replica, role or application was restarted.
         supervisor: pid of the supervisor.
         guardian: pid and start ticks of the process that ends the job if the supervisor is killed.
+        kill_at: Unix time at which the processes of a cancelled job are killed; 0 if it is not cancelled.
         kind: class of the reason in ``msg``, such as ``timeout``; empty if it has none.
         msg: the reason for the job's state, unless it follows from the replicas.
     """
@@ -97,6 +98,7 @@ class JobState:
         self.ended = 0.0
         self.supervisor = 0
         self.guardian = (0, 0)
+        self.kill_at = 0.0
         self.kind = ""
         self.msg = ""
         self.replicas = [ReplicaLine() for _ in range(sum(n for _, n in roles))]
@@ -127,11 +129,12 @@ class StateWriter:
         """Render the header; the next :meth:`flush` writes it."""
         job = self.job
         kind = f"kind={job.kind} " if job.kind else ""
+        kill = f"kill_at={job.kill_at:.6f} " if job.kill_at else ""
         text = (
             f"{MAGIC} {FORMAT} {self._header} {self._fixed} "
             f"state={job.state} restarts={job.restarts} first={job.first} "
             f"created={job.created:.6f} ended={job.ended:.6f} supervisor={job.supervisor} "
-            f"guardian={job.guardian[0]}:{job.guardian[1]} {kind}msg={escape(_shortened(job.msg))}"
+            f"guardian={job.guardian[0]}:{job.guardian[1]} {kind}{kill}msg={escape(_shortened(job.msg))}"
         )
         self._put(0, text, self._header)
         self._new_header = True
@@ -274,6 +277,7 @@ def _parse_header(line: str, *, most: int) -> JobState:
     pid, _, ticks = fields.pop("guardian").partition(":")
     job.guardian = int(pid), int(ticks)
     job.kind = fields.pop("kind", "")
+    job.kill_at = float(fields.pop("kill_at", 0))
     job.msg = unescape(fields.pop("msg"))
     job.facts = {key: unescape(value) for key, value in fields.items()}
     return job

@@ -341,6 +341,7 @@ class Supervisor:
     def _cancel(self, reason: str) -> None:
         if not self._outcome:  # else it is already ending
             self.job.msg = reason
+            self.job.kill_at = time.time() + self.grace_s
             self._give_up(CANCELLED, time.monotonic())
             self.writer.header_changed()
 

@@ -110,7 +110,7 @@ def test_a_job_that_is_being_cancelled() -> None:
         job.fake.rename(job.ids[k], f"{job.app_id}-r-{k}.cancelled")
     job.fake.set(job.ids[0], "exited", 143)
     found = job.status()
-    assert (found.state, found.msg) == (AppState.RUNNING, "it is being cancelled")
+    assert (found.state, found.msg) == (AppState.RUNNING, "cancelling")
     job.fake.set(job.ids[1], "exited", 143)
     assert job.status().state is AppState.CANCELLED
 

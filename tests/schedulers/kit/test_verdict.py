@@ -230,7 +230,7 @@ ROWS = {
     ),
     "cancelled, and it still runs": Row(
         job(replica(0, CANCELLED), replica(1, RUNNING), cancelled=True), {}, RUNNING, None, None,
-        "it is being cancelled",
+        "cancelling",
     ),
     "after restarts": Row(
         job(replica(0, FAILED, exit_code=1, ended=9), restarts=2), {0: Evidence(stderr=BAD_BATCH)},

@@ -212,7 +212,7 @@ def test_the_class_that_the_backend_knows_goes_before_what_the_look_found() -> N
         (_of(_one(C, reason="b"), _one(C, 1, reason="a"), _one(S, 2, reason="c"), state=C), "a; b"),
         (_of(_one(C), role={"state": C, "reason": "its owner is gone"}), "its owner is gone"),
         (_of(_one(R, reason="slow")), "slow"),
-        (_of(_one(R), reason="x", cancelled=True), "it is being cancelled"),
+        (_of(_one(R), reason="x", cancelled=True), "cancelling"),
         (_of(_one(P), _one(P, 1, reason="a"), _one(P, 2, reason="b", stuck=True)), "w/2: b"),
         (_of(_one(R), _one(F, 1), role=ELASTIC, reason="x"), "x; 1 of 2 replicas lost (w/1); the job went on with the others"),
         (_of(_one(R), _one(P, 1, before="exit code 3"), role={"restarts": True}), "w/1 failed and is being restarted: exit code 3"),

@@ -210,7 +210,7 @@ def test_a_job_that_is_being_cancelled_says_so_until_its_pods_are_gone():
     job = Submitted()
     job.pods(RUNNING, RUNNING)
     job.scheduler.cancel(job.app_id)
-    assert job.told() == (AppState.RUNNING, "it is being cancelled")
+    assert job.told() == (AppState.RUNNING, "cancelling")
     for key in [key for key in job.cluster.objects if key[0].endswith("/pods")]:
         del job.cluster.objects[key]
     assert job.told()[0] is AppState.CANCELLED

@@ -257,7 +257,7 @@ def test_status_believes_the_job_and_not_the_mark():
     assert scheduler.describe(app_id).state is AppState.PENDING
     cluster.run_pods(job, RUNNING)
     found = scheduler.describe(app_id)
-    assert (found.state, found.msg) == (AppState.RUNNING, "it is being cancelled")
+    assert (found.state, found.msg) == (AppState.RUNNING, "cancelling")
 
 
 def test_a_job_that_kueue_has_not_seen_yet_is_waited_for(pauses):

@@ -205,7 +205,7 @@ def test_what_is_cancelled_stays_so(when):
         job.cluster.run_pods(job.jobs()["-trainer"], RUNNING)
     job.scheduler.cancel(job.app_id)
     found = job.other.describe(job.app_id)
-    assert ("cancelled" in found.attempts[0].why) if when == "failed" else (found.msg == "it is being cancelled")
+    assert ("cancelled" in found.attempts[0].why) if when == "failed" else (found.msg == "cancelling")
     assert len(job.jobs()) == 1
 
 

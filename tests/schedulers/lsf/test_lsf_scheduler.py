@@ -310,7 +310,7 @@ def test_a_job_that_is_being_cancelled() -> None:
     """It is being cancelled while a replica runs, and CANCELLED afterwards."""
     ended = Row("1", "EXIT", "a", 0, 0, exit_code="130", exit_reason=OWNER)
     answer = describe(facts_of("a", [ended, Row("2", "RUN", "a", 0, 1)]))
-    assert (answer.state, answer.msg) == (AppState.RUNNING, "it is being cancelled")
+    assert (answer.state, answer.msg) == (AppState.RUNNING, "cancelling")
     answer = describe(facts_of("a", [ended]))
     assert (answer.state, answer.msg) == (AppState.CANCELLED, "it was killed by its owner (TERM_OWNER)")
 

@@ -96,6 +96,7 @@ class JobFacts:
         reason: why it is waiting or why it ended, as a sentence without full stop.
         kind: class of the cause if the reason determines it, see :data:`.failures.classes.CLASSES`.
         cancelled: its cancellation was requested.
+        kill_in_s: seconds until what is left of a cancelled job is killed; None if unknown.
         unattended: nothing ends the other replicas when one has failed. The job counts as failed then although others
             may still run, unless ``state`` says otherwise.
         restarts: how many times it, or a part of it, was restarted; -1 if unknown.
@@ -116,6 +117,7 @@ class JobFacts:
     reason: str = ""
     kind: str = ""
     cancelled: bool = False
+    kill_in_s: float | None = None
     unattended: bool = False
     restarts: int = -1
     attempts: Sequence[Attempt] = ()

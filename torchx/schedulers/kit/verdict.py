@@ -289,7 +289,7 @@ def _sentence(facts: JobFacts, state: AppState, final: AppState, failure: Failur
         others = "still running" if facts.unattended or any(map(_is_open, open_ones)) else "being ended"
         parts = [*_why_failed(facts, failure), f"the others are {others}"]
     elif state is AppState.RUNNING and (facts.cancelled or final is AppState.CANCELLED):
-        parts = ["it is being cancelled"]
+        parts = [f"cancelling, SIGKILL in {facts.kill_in_s:.0f} s" if facts.kill_in_s is not None else "cancelling"]
     elif is_terminal(state):
         lost = _losses(facts) if state is AppState.SUCCEEDED else ""
         parts = [facts.reason, *(role.reason for role in facts.roles), lost]

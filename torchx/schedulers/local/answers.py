@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 
 from torchx.errors import BackendError
@@ -51,6 +52,8 @@ def facts_of(job: JobState, folder: str) -> JobFacts:
         native=job.state,
         reason="" if hang and not over else job.msg,
         kind=job.kind or ("lost" if any(line.state == LOST for line in job.replicas) else ""),
+        cancelled=bool(job.kill_at),
+        kill_in_s=max(job.kill_at - time.time(), 0) if job.kill_at else None,
         restarts=job.restarts,
         attempts=attempts,
         started=job.created or None,
