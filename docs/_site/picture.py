@@ -60,6 +60,7 @@ class Film:
     columns: int
     rows: int
     now: float = 0.0
+    begin: float = 0.0  # what is seen first: a frame that says something, where nothing moves
     pieces: list[Piece] = field(default_factory=list)
     typed: list[tuple[int, str, float]] = field(default_factory=list)
     scrolls: list[tuple[float, int]] = field(default_factory=list)
@@ -110,6 +111,7 @@ class Film:
         moves = "".join(f"{_at(when, total)}{{transform:translateY(-{n * HEIGHT:g}px)}}" for when, n in self.scrolls)
         rules.append(f"@keyframes s{{0%{{transform:none}}{moves}}}")
         rules.append(f".all{{transform:translateY(-{self.scrolls[-1][1] * HEIGHT:g}px);{_runs('s', total)}}}")
+        rules.append(f"*{{animation-delay:-{self.begin:.2f}s!important}}")
         inner = self.rows * HEIGHT
         size = {"width": self.columns * WIDTH + 2 * MARGIN, "height": BAR + inner + MARGIN}
         return FRAME.format(

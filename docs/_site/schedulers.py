@@ -41,6 +41,7 @@ ROWS = {
     "gpus": "GPUs are assigned to replicas",
     "resources": "CPUs and memory are reserved or enforced",
     "mounts": "mounts",
+    "overlays": "[overlays](../kubernetes.md#any-field-of-the-pod) in the metadata of a role",
     "secrets": "[secrets](../secrets.md): values, or supported references",
     "workspaces": "workspaces",
     "priority": "priorities",
