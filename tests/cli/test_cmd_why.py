@@ -109,3 +109,17 @@ def test_adopted(torchx: Call) -> None:
     assert torchx("status", "@bert").code == 3
     assert torchx("cancel", "--force", "strangers://foreign/x4711").code == 0
     assert strangers.ENDED == ["x4711"]
+
+
+def test_why_explains_which_signature_decided(torchx: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row, its line and its class; without the option, nothing of it."""
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/usr/bin:/bin")
+    torchx("run", "--wait", "utils.sh", "echo ssh: connect to host n2 port 22: No route to host >&2; exit 255")
+    page = torchx("why", "@last", "--explain").out
+    assert "class:    node" in page
+    assert "decided:  `connect to host` (node, line; OpenSSH)" in page
+    (match,) = check("why", torchx("why", "@last", "--explain", "--json").out)["signatures"]
+    assert (match["class"], match["decided"], match["of"]) == ("node", True, "OpenSSH")
+    assert "signatures" not in check("why", torchx("why", "@last", "--json").out)
+    assert "decided" not in torchx("why", "@last").out
+    assert "by the exit code or signal: exit code 3: no such frob" in torchx("why", "x4711", "--explain").out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 from torchx.cli.argparse_util import declare
@@ -15,6 +16,8 @@ from torchx.cli.run_args import NOTICES, notices_wanted
 from torchx.runner import Runner
 from torchx.runner.foreign.explain import Explained
 from torchx.runner.show.json_output import handle_fields, status_fields
+from torchx.schedulers.kit.failures.signatures import Match
+from torchx.specs.failures import parse_failure
 from torchx.specs.handles import FOREIGN
 from torchx.util.datetime import ago, duration, local_time
 from torchx.util.secrets import mask_text
@@ -46,6 +49,11 @@ class CmdWhy(RunnerCommand):
         _add_job(subparser)
         add = subparser.add_argument
         add("-n", "--lines", type=int, default=20, metavar="N", help="last N lines of its output (default: 20)")
+        add(
+            "--explain",
+            action="store_true",
+            help="say which signature decided the class of the cause, and which others match",
+        )
         add("--json", action="store_true", help="one JSON document, for programs")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
@@ -53,9 +61,12 @@ class CmdWhy(RunnerCommand):
             raise UsageError(f"`--lines {args.lines}` is below 0", hint="0 omits the output")
         found = runner.why(args.app_handle, args.scheduler, lines=args.lines)
         if args.json:
-            print(document(_document(found)))
+            extra = {"signatures": [_signature(match) for match in found.matches]} if args.explain else {}
+            print(document({**_document(found), **extra}))
         else:
             _print_page(found)
+            if args.explain:
+                print("\n" + "\n".join(_explanation(found)))
 
 
 class CmdAdopt(RunnerCommand):
@@ -100,6 +111,36 @@ def _document(found: Explained) -> dict[str, Any]:
         "ended_at": iso(found.status.ended_at),
         "log": None if found.replica is None else {**log, "note": found.log_note or None},
     }
+
+
+def _signature(match: Match) -> dict[str, Any]:
+    row = match.row
+    named = {"name": row.name or None, "words": row.text or row.pattern, "of": row.of or None, "link": row.link or None}
+    line = mask_text(match.line.partition("\n")[0].strip())
+    return {"class": row.kind or None, "where": row.where, **named, "line": line, "decided": match.decided}
+
+
+def _explanation(found: Explained) -> Iterator[str]:
+    """Which signature decided the class, from which line, and the others that match."""
+    cause = parse_failure(found.status.structured_error_msg)
+    if cause is None:
+        yield "class:    none: it did not fail"
+        return
+    decided = [m for m in found.matches if m.decided and cause.evidence and cause.evidence.strip()[:60] in m.line]
+    yield f"class:    {cause.kind}" + (
+        " (aftermath of another failure)" if decided and decided[0].row.aftermath else ""
+    )
+    if not decided:
+        by = "a line that no signature has" if cause.evidence else "the exit code or signal"
+        yield f"decided:  by {by}: {printable(mask_text(cause.evidence or cause.summary()))}"
+    for label, matches in (("decided", decided[:1]), ("also", [m for m in found.matches if m not in decided[:1]])):
+        for match in matches:
+            told = _signature(match)
+            whose = told["name"] or told["of"]
+            yield f"{label + ':':<9} `{told['words']}` ({told['class'] or 'no class'}, {told['where']}; {whose})"
+            yield f"          {printable(told['line'])}"
+            if told["link"]:
+                yield f"          {told['link']}"
 
 
 def _print_page(found: Explained) -> None:

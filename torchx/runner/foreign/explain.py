@@ -14,6 +14,7 @@ from torchx.runner.watching.tee import log_openers
 from torchx.runs import NewRun, Run, RunRegistry, default_registry
 from torchx.runs.registry import user_name
 from torchx.schedulers.api import Scheduler
+from torchx.schedulers.kit.failures.signatures import Match, explained
 from torchx.schedulers.kit.foreign import ForeignJobs
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.specs.api import (
@@ -51,6 +52,7 @@ class Explained:
         lines: the last lines of that log.
         log_note: why there are no lines.
         on_record: whether the job is in the run registry, so that short references resolve to it.
+        matches: the signatures of failures that its output matches; those that decided a class are marked.
     """
 
     handle: str
@@ -61,6 +63,7 @@ class Explained:
     lines: Sequence[str] = field(default_factory=list)
     log_note: str = ""
     on_record: bool = False
+    matches: Sequence[Match] = field(default_factory=list)
 
 
 def why(runner: Handles, reference: str, scheduler: str | None = None, *, lines: int = 20) -> Explained:
@@ -168,7 +171,8 @@ def _handle_of(found: str, registry: RunRegistry) -> str:
 def explain(runner: Handles, handle: str, lines: int) -> Explained:
     """Explains the job of a handle; see :func:`why`."""
     _, backend, app_id = runner._locate(handle)
-    status = runner.status(handle)
+    with explained() as matches:
+        status = runner.status(handle)
     if status is None:
         raise UnknownAppException(handle)
     recorded = runner.recorded(handle)
@@ -176,7 +180,7 @@ def explain(runner: Handles, handle: str, lines: int) -> Explained:
         about: dict[str, str] = backend.about(app_id)
     else:
         about = {} if recorded is None else {"name": recorded.name, "user": recorded.user, "folder": recorded.cwd}
-    found = Explained(handle=handle, status=status, about=about, on_record=recorded is not None)
+    found = Explained(handle=handle, status=status, about=about, on_record=recorded is not None, matches=matches)
     replica = _replica_to_show(status)
     if replica is not None and lines and status.state not in (AppState.PENDING, AppState.SUBMITTED):
         found.role, found.replica = replica

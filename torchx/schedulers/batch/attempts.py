@@ -18,6 +18,7 @@ from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.commands import LocalCommandRunner
 from torchx.schedulers.kit.shell import read_script
 from torchx.specs.api import AppDef
+from torchx.specs.configured import failures
 from torchx.specs.wishes.retries import Attempt, RetryRules, read_attempts
 
 PROGRAM_FILE = "retry.pyz"
@@ -26,6 +27,9 @@ _MAIN = """\
 import sys
 from importlib import import_module
 
+from torchx.specs.configured import provide_failures
+
+provide_failures(lambda: {rows!r})
 import_module("torchx.schedulers.{backend}." + sys.argv.pop(1)).main()
 """
 _COMMAND_S = 30.0
@@ -46,11 +50,15 @@ def policy(app: AppDef, system: str, caps: Capabilities, *, no_memory: str = "")
     return rules
 
 
-@functools.cache
 def program(backend: str) -> str:
     """Return the archive as text (``os.fsdecode``). It runs ``main`` of the backend's module that its first argument
-    names.
+    names, and has the site's signatures of failures, since nodes have no config files.
     """
+    return _archive(_MAIN.format(backend=backend, rows=failures()), backend)
+
+
+@functools.cache
+def _archive(main: str, backend: str) -> str:
     import zipfile
 
     top = os.path.dirname(os.path.abspath(torchx.__file__))
@@ -61,7 +69,7 @@ def program(backend: str) -> str:
             paths += [os.path.join(folder, name) for name in names if name.endswith((".py", ".sh"))]
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("__main__.py", _MAIN.format(backend=backend))
+        archive.writestr("__main__.py", main)
         archive.writestr("torchx/__init__.py", "")
         for path in sorted(paths):
             archive.write(path, os.path.join("torchx", os.path.relpath(path, top)))

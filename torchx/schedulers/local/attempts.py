@@ -16,6 +16,7 @@ from torchx.schedulers.kit.facts import JobFacts
 from torchx.schedulers.kit.verdict import judge
 from torchx.schedulers.local.answers import facts_of, look
 from torchx.specs.api import AppState
+from torchx.specs.configured import failures, provide_failures
 from torchx.specs.wishes.retries import Attempt, RetryRules
 from torchx.supervisor.layout import STATE_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
 from torchx.supervisor.statefile import read_state
@@ -27,12 +28,17 @@ _WAITING = (AppState.RUNNING, AppState.PENDING)
 
 def command(folder: str, policy: str) -> list[str]:
     """Return the command that the supervisor runs after each attempt."""
-    return own_program("torchx.schedulers.local.attempts", folder, policy)
+    import json
+
+    return own_program("torchx.schedulers.local.attempts", folder, policy, json.dumps(failures()))
 
 
 def main() -> None:
     """Exit with 0 if the job is restarted, else with 1."""
-    folder, policy = sys.argv[1:]
+    import json
+
+    folder, policy, rows = sys.argv[1:]
+    provide_failures(lambda: json.loads(rows))
     sys.exit(0 if attempt_ended(folder, RetryRules.parse(policy)).again else 1)
 
 

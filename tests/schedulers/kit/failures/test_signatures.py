@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from torchx.schedulers.kit.failures.classes import CLASSES, is_aftermath
 from torchx.schedulers.kit.failures.reader import Evidence, read_failure
 from torchx.schedulers.kit.failures.row import EXCEPTION, LAUNCHER, PLACES, SYSTEM, WITHIN, Row
 from torchx.schedulers.kit.failures.rows import ROWS
+from torchx.specs import configured
 
 with open(os.path.join(os.path.dirname(__file__), "kinds.jsonl"), encoding="utf-8") as _file:
     KINDS = [json.loads(line) for line in _file]
@@ -120,3 +122,58 @@ def test_a_row_is_fast(where: str) -> None:
         begun = time.process_time()
         row.search(text)
         assert time.process_time() - begun < 0.2, row
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
+    """The section ``[failures]`` of a config file."""
+    texts: dict[str, str] = {}
+    monkeypatch.setattr(configured, "_failures", lambda: texts)
+    signatures._by_place.cache_clear()
+    yield texts
+    signatures._by_place.cache_clear()
+
+
+def test_a_sites_row_comes_first(site: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:
+    """In every place; one that is wrong is skipped, with a warning that names it."""
+    site.update(
+        route="network:aftermath line No route to host",
+        words="quota system NODE_FAIL",
+        mine="node exception mylab\\.Gone: ",
+        no_class="nod line x",
+        no_pattern="node line",
+        no_regex="node line a(",
+        no_place="node wherever x",
+    )
+    found = read_failure(Evidence(stderr="ssh: connect to host n2 port 22: No route to host\n"), exit_code=255)
+    assert (found.kind, is_aftermath(found)) == ("network", True)
+    assert read_failure(Evidence(said="NODE_FAIL"), exit_code=1).kind == "quota"
+    trace = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    f()\nmylab.Gone: n3\n'
+    assert read_failure(Evidence(stderr=trace), exit_code=1).kind == "node"
+    assert [name for name in site if f"`{name}`" in caplog.text] == ["no_class", "no_pattern", "no_regex", "no_place"]
+
+
+@pytest.mark.parametrize(
+    "made", [[Row("node", "line", "frob lost", name="frob")], lambda: iter([Row("node", "line", "frob lost")])]
+)
+def test_rows_of_a_plugin(site: dict[str, str], made: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list, or a function that returns one; what is no row is skipped."""
+    monkeypatch.setattr(signatures, "load_group", lambda _: {"wrong": [3], "none": None, "ours": made})
+    assert read_failure(Evidence(stderr="n3: frob lost\n"), exit_code=1).kind == "node"
+
+
+def test_what_decided_is_explained() -> None:
+    """The row that decided, and those that match without effect, each once."""
+    stderr = (
+        "ssh: connect to host n2 port 22: No route to host\n"
+        "NVRM: Xid (PCI:0000:41:00): 79, pid=1, GPU has fallen off the bus.\nKilled\n"
+    )
+    with signatures.explained() as matches:
+        found = read_failure(Evidence(stderr=stderr), exit_code=137)
+    assert found.kind == "node"
+    assert [match.line[:9] for match in matches if match.decided] == ["NVRM: Xid"]
+    assert {match.line[:9] for match in matches if not match.decided} >= {"ssh: conn", "Killed"}
+    assert len(set(matches)) == len(matches)
+    with signatures.explained() as again:
+        pass
+    assert again == []

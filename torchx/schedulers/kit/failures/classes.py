@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 
 from torchx.schedulers.kit.failures.row import EXCEPTION, LINE, SYSTEM, WITHIN, Row
-from torchx.schedulers.kit.failures.signatures import CLASSES, first, in_lines, note, rows
+from torchx.schedulers.kit.failures.signatures import CLASSES, first, in_lines, note, note_all, rows
 from torchx.schedulers.kit.failures.tracebacks import Link, find_traces, read_exception
 from torchx.specs.failures import Failure
 
@@ -41,6 +41,8 @@ def classify(failure: Failure, said: str = "") -> tuple[str, str]:
     ('oom', 'slurmstepd: error: Detected 1 oom_kill event in StepId=12.0.')
     """
     lines = said.splitlines()
+    note_all(SYSTEM, lines)
+    note_all(EXCEPTION, [str(link) for link in _links(failure)])
     for row, at in in_lines(SYSTEM, lines) if said else ():
         # the rest of a job is cancelled after one replica has failed by itself; SageMaker quotes the program
         by_itself = row.kind == "cancelled" and (failure.kind or _by_program(failure)[0]) not in _VAGUE
@@ -52,7 +54,7 @@ def classify(failure: Failure, said: str = "") -> tuple[str, str]:
         return failure.kind, failure.evidence
     kind, line, row_ = _by_program(failure)
     if row_ is not None:
-        note(row_, line)
+        note(row_, line if row_.where == LINE else next(str(k) for k in _links(failure) if row_.search(str(k))))
     return ("unknown", said.strip().partition("\n")[0]) if kind == "lost" and said.strip() else (kind, line)
 
 

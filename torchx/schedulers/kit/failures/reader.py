@@ -10,7 +10,7 @@ from torchx.schedulers.kit.failures import SHELL, Evidence, signal_name
 from torchx.schedulers.kit.failures.classes import classify, is_aftermath, is_wrapper
 from torchx.schedulers.kit.failures.lines import clean
 from torchx.schedulers.kit.failures.row import LAUNCHER, LINE
-from torchx.schedulers.kit.failures.signatures import first, in_lines
+from torchx.schedulers.kit.failures.signatures import first, in_lines, note_all
 from torchx.schedulers.kit.failures.torchrun import Report, Worker, read_report, streams
 from torchx.schedulers.kit.failures.tracebacks import HEADER, Trace, bounded, find_traces
 from torchx.specs.failures import Failure, parse_failure
@@ -80,6 +80,8 @@ def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "",
     found = _of_workers(lines, report, stdout, end) if report is not None else _of_program(lines, stdout, end)
     found = _with_error_file(parse_failure(evidence.error_file), found)
     system = [line for line in lines if re.match(_SYSTEM, line) and not re.match(_STEP_NEWS, line)]
+    for where in (LINE, LAUNCHER):
+        note_all(where, [*lines, *stdout])
     kind, line = classify(found, "\n".join([evidence.said, *system]))
     message = re.sub(rf"\n(?:{_ADVICE}).*", "", found.message)
     asserted = next(filter(None, (re.match(_ASSERTION, line) for line in lines)), None)

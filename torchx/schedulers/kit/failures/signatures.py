@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from torchx.errors import ConfigError
 from torchx.plugins import FAILURES, load_group
 from torchx.schedulers.kit.failures.row import PLACES, SYSTEM, Row, compiled
 from torchx.schedulers.kit.failures.rows import ROWS
+from torchx.specs.configured import failures
 from torchx.specs.wishes.retries import CLASSES as RETRIED
 from torchx.util.notices import logger
 
@@ -35,9 +36,6 @@ class Match(NamedTuple):
     line: str
     decided: bool = True
 
-
-sources: list[Callable[[], Mapping[str, str]]] = []
-"""Functions that return rows of a site: name -> text for :func:`parse_row`."""
 
 _matches: list[Match] | None = None
 
@@ -62,8 +60,16 @@ def in_lines(where: str, lines: Sequence[str]) -> Iterator[tuple[Row, int]]:
 
 def note(row: Row, line: str, *, decided: bool = True) -> None:
     """Keep a match for the caller of :func:`explained`."""
-    if _matches is not None and Match(row, line, decided) not in _matches:
+    if _matches is not None and Match(row, line) not in _matches:
+        if (before := Match(row, line, decided=False)) in _matches:
+            _matches.remove(before)
         _matches.append(Match(row, line, decided))
+
+
+def note_all(where: str, lines: Sequence[str]) -> None:
+    """Keep all matches in these lines, decisive or not, if somebody asked for them."""
+    for row, at in in_lines(where, lines) if _matches is not None else ():
+        note(row, lines[at], decided=False)
 
 
 @contextmanager
@@ -109,10 +115,7 @@ def parse_row(name: str, text: str) -> Row:
 
 def _of_site() -> Iterator[Row]:
     """Yield the rows of the config and of plugins; one that is wrong is skipped, with a warning."""
-    told: dict[str, str | Iterable[Row] | Callable[[], Iterable[Row]]] = {}
-    for source in sources:
-        told.update(source())
-    told.update(load_group(FAILURES) or {})
+    told: dict[str, str | Iterable[Row] | Callable[[], Iterable[Row]]] = {**failures(), **(load_group(FAILURES) or {})}
     for name, value in told.items():
         try:
             found = [parse_row(name, value)] if isinstance(value, str) else list(value() if callable(value) else value)
