@@ -395,3 +395,39 @@ def test_names_of_files_sort_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchx.tracker.backend.fsspec.time.time_ns", lambda: 5)
     names = [generate_filename() for _ in range(100)]
     assert names == sorted(set(names))
+
+
+OLD = "local_cwd://torchx/train-1"
+OLD_FILES = {
+    "NRXWGYLML5RXOZB2F4XXI33SMNUHQL3UOJQWS3RNGE======/metadata/1795967270243897090": b'{"metadata": {"lr": 0.1, "n": [1]}}',
+    "NRXWGYLML5RXOZB2F4XXI33SMNUHQL3UOJQWS3RNGE======/metadata/1795967270244329101": b'{"metadata": {"lr": 0.2}}',
+    "NRXWGYLML5RXOZB2F4XXI33SMNUHQL3UOJQWS3RNGE======/metadata/1795967270244329102": b"{broken",
+    "NRXWGYLML5RXOZB2F4XXI33SMNUHQL3UOJQWS3RNGE======/metadata/readme": b"not a record",
+    "NRXWGYLML5RXOZB2F4XXI33SMNUHQL3UOJQWS3RNGE======/artifacts/1795967270244710586": b'{"name": "model", "path": "/m.pt", "metadata": {"step": 1}}',
+    "NRXWGYLML5RXOZB2F4XXI33SMNUHQL3FOZQWYLJR/sources/NRXWGYLML5RXOZB2F4XXI33SMNUHQL3UOJQWS3RNGE======": b"model\n",
+    "NRXWGYLML5RXOZB2F4XXI33SMNUHQL3FOZQWYLJS/sources/NRXWGYLML5RXOZB2F4XXI33SMNUHQL3UOJQWS3RNGE======": b"\n",
+    "OBWGC2LOL5UWI===/metadata/1795967270262955652": b'{"metadata": {"a": 1}}',
+    "somebody's/notes": b"",
+}
+
+
+def test_what_older_versions_wrote_is_read(tracker: FsspecTracker) -> None:
+    """Metadata, artifacts, sources, descendants; newer values are in the new layout beside it, and win."""
+    for path, data in OLD_FILES.items():
+        tracker._fs.makedirs(f"{tracker._root}/{path}".rpartition("/")[0], exist_ok=True)
+        tracker._fs.pipe_file(f"{tracker._root}/{path}", data)
+    names = ["eval-1", "eval-2", "train-1"]
+    assert sorted(tracker.run_ids()) == [*(f"local_cwd://torchx/{name}" for name in names), "plain_id"]
+    assert tracker.metadata(OLD) == {"lr": 0.2, "n": [1]}
+    assert tracker.artifacts(OLD) == {"model": TrackerArtifact("model", "/m.pt", {"step": 1})}
+    assert list(tracker.sources("local_cwd://torchx/eval-1")) == [TrackerSource(OLD, "model")]
+    assert list(tracker.sources("local_cwd://torchx/eval-2")) == [TrackerSource(OLD, None)]
+    assert list(tracker.lineage(OLD).descendants) == ["local_cwd://torchx/eval-1", "local_cwd://torchx/eval-2"]
+    assert list(tracker.run_ids(parent_run_id=OLD)) == ["local_cwd://torchx/eval-1", "local_cwd://torchx/eval-2"]
+    tracker.add_metadata(OLD, lr=0.3)
+    tracker.add_source("new", OLD)
+    assert tracker.metadata(OLD) == {"lr": 0.3, "n": [1]}
+    assert "new" in tracker.lineage(OLD).descendants
+    assert sorted(tracker.run_ids()) == [*(f"local_cwd://torchx/{name}" for name in names), "new", "plain_id"]
+    for path, data in OLD_FILES.items():
+        assert tracker._fs.cat_file(f"{tracker._root}/{path}") == data

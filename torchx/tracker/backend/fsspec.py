@@ -8,7 +8,7 @@ No two writers share a file, so writers on many machines never wait for each oth
     ROOT/children/SOURCE/RUN.json               the same call, to find RUN from its source without reading all runs
 
 ``RUN`` is the percent-encoded id. On a disk each process instead appends a line per call to its own
-``TIME-RANDOM.jsonl`` in each folder.
+``TIME-RANDOM.jsonl`` in each folder. Older versions: see :mod:`torchx.tracker.backend.old_layout`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import json
 import os
 import time
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from torchx.errors import ConfigError, MissingDependencyError
 from torchx.tracker.api import Lineage, TrackerArtifact, TrackerBase, TrackerSource
+from torchx.tracker.backend.old_layout import OldRuns
 from torchx.tracker.bounded import DEFAULT_TIMEOUT_S, Bounded
 from torchx.tracker.configs import read_config, seconds
 from torchx.tracker.values import plain
@@ -106,19 +108,28 @@ class FsspecTracker(TrackerBase):
         if parent_run_id is not None:
             return self._children(parent_run_id)
         found = (self._run_id(name) for name in self._names(f"{self._root}/runs"))
-        return [run_id for run_id in found if run_id]
+        return list(dict.fromkeys([*self._old.folders, *(run_id for run_id in found if run_id)]))
+
+    @cached_property
+    def _old(self) -> OldRuns:
+        def read(folder: str, names: list[str]) -> list[bytes | None]:
+            return self._contents([f"{folder}/{name}" for name in names])
+
+        return OldRuns(self._root, self._names, read, _record)
 
     def _children(self, run_id: str) -> list[str]:
         folder = f"{self._root}/children/{_key(run_id)}"
         ids = sorted({str(r.get("run_id")) for r in self._read(folder) if r.get("source_run_id") == run_id})
-        return [child for child in ids if any(s.source_run_id == run_id for s in self.sources(child))]
+        new = [child for child in ids if any(s.source_run_id == run_id for s in self.sources(child))]
+        return sorted({*new, *self._old.children(run_id)})
 
     def _add(self, run_id: str, kind: str, record: dict[str, object]) -> None:
         self._write(f"{self._root}/runs/{_key(run_id)}/{kind}", {"run_id": run_id, **record})
 
     def _records(self, run_id: str, kind: str) -> list[dict[str, Any]]:
         # Two ids may share a folder if the file system ignores case.
-        return [r for r in self._read(f"{self._root}/runs/{_key(run_id)}/{kind}") if r.get("run_id") == run_id]
+        new = [r for r in self._read(f"{self._root}/runs/{_key(run_id)}/{kind}") if r.get("run_id") == run_id]
+        return [*self._old.records(run_id, kind), *new]
 
     def _run_id(self, name: str) -> str:
         """Return the run id of a folder; empty if the folder is not ours."""
