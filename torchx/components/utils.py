@@ -107,7 +107,7 @@ def sh(
 
 
 def sbatch(*args: str, image: str = torchx.IMAGE) -> specs.AppDef:
-    """Run an existing batch script: unchanged with sbatch on Slurm, with bash on other schedulers.
+    """Run an existing batch script: unchanged with sbatch on Slurm, by its first line (#!) on other schedulers.
 
         torchx run -s slurm utils.sbatch train.sbatch -- --lr 3e-4
         torchx run -s kubernetes utils.sbatch --image pytorch/pytorch train.sbatch -- --lr 3e-4

@@ -525,7 +525,7 @@ def test_submission_and_cancel() -> None:
     assert folder.endswith(f"/lsf/{app_id}")
     assert os.stat(folder).st_mode & 0o777 == 0o700
     assert {os.stat(f"{folder}/{n}").st_mode & 0o777 for n in ("submit.sh", "replicas.sh", "job.json")} == {0o600}
-    assert [c.timeout for c in fake.calls] == [110.0]
+    assert [c.timeout for c in fake.calls] == [95.0]
     lsf.cancel("train-x1")
     assert fake.argvs("bkill") == [["bkill", "-g", "/torchx_train-x1", "0"]]
 

@@ -41,7 +41,9 @@ PORTABLE: list[tuple[str, tuple[int, int, int, int]]] = [
     ('--job-name="my run"|--output="logs/%x_%A.log"|--time=01:00:00', (1, 0, 1024, 3600)),
     ("--gpus-per-task=1|--ntasks=1|--cpus-per-task=6|--mem-per-gpu=40G", (6, 1, 40960, 0)),
     ("--time=0-00:10|--mem=500", (1, 0, 500, 600)),
-    ("--ntasks-per-node=1|--nodes=1-1|--cpus-per-task=32|--mem=0.5T", (32, 0, 524288, 0)),
+    ("--ntasks-per-node=1|--nodes=1-1|--cpus-per-task=32|--mem=512G", (32, 0, 524288, 0)),
+    ("--tasks=1|--tasks-per-node=1|--nodes=1|--time=5", (1, 0, 1024, 300)),
+    ("-J a#b|--comment='#1' # a comment with 'quotes'|-c 2", (2, 0, 2048, 0)),
     ("--requeue|--open-mode=append|--export=ALL|-c 1", (1, 0, 1024, 0)),
     ("-A abc123|-p short,long|--qos normal|-t 4:00:00|--comment nightly", (1, 0, 1024, 14400)),
     ("--gres gpu|-c 4", (4, 1, 4096, 0)),
@@ -87,7 +89,17 @@ SLURMS_OWN: list[tuple[str, int, str]] = [
     ("--distribution=block:cyclic|-t 10", 2, "--distribution=block:cyclic"),
     ("--mem=lots", 2, "--mem=lots"),
     ("-n1|hetjob|-n1", 3, "hetjob"),
-    ("--container-image=nvcr.io/x", 0, ""),
+    (
+        "--container-image=nvcr.io#nvidia/pytorch:24.05-py3|--container-mounts=/data:/data",
+        2,
+        "--container-image=nvcr.io#nvidia/pytorch:24.05-py3",
+    ),
+    ("-t 5|--container-mounts /data:/data", 3, "--container-mounts /data:/data"),
+    ("--container-writable|-t 5", 2, "--container-writable"),
+    ("--cluster=other", 2, "--cluster=other"),
+    ("--mem-per-cpu=2.5G", 2, "--mem-per-cpu=2.5G"),
+    ("--mem=0.5T", 2, "--mem=0.5T"),
+    ("-Z 1", 2, "-Z 1"),
     ("--switches=1@2:00", 2, "--switches=1@2:00"),
 ]
 
@@ -124,9 +136,7 @@ def test_portable(write: Any, lines: str, asked: tuple[int, int, int, int]) -> N
     assert SBATCH not in app.metadata
 
 
-@pytest.mark.parametrize(
-    ("lines", "line", "text"), [s for s in SLURMS_OWN if s[1]], ids=[s[0] for s in SLURMS_OWN if s[1]]
-)
+@pytest.mark.parametrize(("lines", "line", "text"), SLURMS_OWN, ids=[s[0] for s in SLURMS_OWN])
 def test_only_on_slurm(write: Any, lines: str, line: int, text: str) -> None:
     """`sbatch` and torchx on Slurm accept it; elsewhere the error names the line."""
     app = utils.sbatch(write(script(lines)))
@@ -140,15 +150,16 @@ def test_only_on_slurm(write: Any, lines: str, line: int, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        (script("--container-image=x"), "train.sbatch:2: `--container-image` is not an option of sbatch"),
         (script("-c"), "train.sbatch:2: `-c` has no value"),
-        (script("-Z 1"), "train.sbatch:2: `-Z` is not an option"),
         (script("--job-name=my run"), "train.sbatch:2: `run` is not an option"),
         (script('--job-name="x'), "train.sbatch:2: .* cannot be read"),
         ("echo hi\n", "train.sbatch:1: this is not a batch script"),
         ("", "train.sbatch:1: this is not a batch script"),
+        ("\ufeff" + script("-c 2"), "train.sbatch:1: .* begins with a byte order mark"),
+        (script("-c 2", "cd data\r\necho hi\r\n"), "train.sbatch:4: .* DOS line breaks"),
+        ("#!/bin/bash\n\0echo\n", "train.sbatch:2: .* NUL character"),
     ],
-    ids=["pyxis", "no value", "short", "unquoted", "quote", "no shebang", "empty"],
+    ids=["no value", "unquoted", "quote", "no shebang", "empty", "bom", "dos", "nul"],
 )
 def test_what_sbatch_refuses(write: Any, text: str, error: str) -> None:
     """The error names the line before the submission."""
@@ -161,6 +172,59 @@ def test_a_step_of_slurm(write: Any) -> None:
     app = utils.sbatch(write(script("-t 5", "# srun is not used\necho srun it\nsrun python train.py\n")))
     assert app.metadata[SBATCH].startswith("train.sbatch:6: `srun python train.py` is a Slurm command")
     assert SBATCH not in utils.sbatch(write(script("-t 5", "echo srun it\n"))).metadata
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)',
+        "if true; then srun -n1 hostname; fi",
+        "cd /data && sbatch next.sh",
+        'head="$(scontrol show job 1)"',
+        "A=1 srun hostname",
+        "for i in 1 2; do /usr/bin/srun hostname; done",
+        "nodes=`scontrol show hostnames`",
+    ],
+)
+def test_a_step_anywhere_in_a_line(write: Any, line: str) -> None:
+    """Off Slurm its line is named."""
+    assert utils.sbatch(write(script("-t 5", f"echo\n{line}\n"))).metadata[SBATCH].startswith("train.sbatch:5: ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["echo 'then srun x; srun'", 'echo "a; srun b"', "cd x # && srun", "mysrun x", "ls srun.log", "python srun.py"],
+)
+def test_no_step(write: Any, line: str) -> None:
+    """Words in strings, comments and names are no commands."""
+    assert SBATCH not in utils.sbatch(write(script("-t 5", f"{line}\n"))).metadata
+
+
+@pytest.mark.parametrize(
+    ("first", "words"),
+    [
+        ("#!/bin/bash", ["bash"]),
+        ("#!/bin/bash -l", ["bash", "-l"]),
+        ("#!/usr/bin/env python3", ["python3"]),
+        ("#!/usr/bin/env -S python3 -u", ["python3", "-u"]),
+        ("#! /bin/csh -f", ["/bin/csh", "-f"]),
+        ("#!/usr/bin/python3", ["/usr/bin/python3"]),
+    ],
+)
+def test_the_first_line_says_who_runs_it(write: Any, first: str, words: list[str]) -> None:
+    """Off Slurm; there sbatch gets its arguments alone."""
+    app = utils.sbatch(write(f"{first}\n#SBATCH -t 5\n"), "--lr", "1")
+    (role,) = app.roles
+    assert [role.entrypoint, *role.args] == [*words, "train.sbatch", "--lr", "1"]
+    with Runner("test") as runner:
+        assert runner.dryrun(app, "slurm").request.args == ["--lr", "1"]
+
+
+def test_late_lines_are_warned_about(write: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """With their numbers; a script within the script is none of them."""
+    inner = "cat >next.sh <<'EOF'\n#!/bin/bash\n#SBATCH -n 9\nEOF\n"
+    utils.sbatch(write(f"#!/bin/bash\n#SBATCH -t 5\necho\n#SBATCH -c 2\n{inner}#SBATCH -c 3\n"))
+    assert "train.sbatch: #SBATCH lines after the first command have no effect: line 4, 9" in caplog.text
 
 
 def test_lines_behind_the_first_command_do_not_count() -> None:
@@ -193,7 +257,7 @@ def slurm(tmp_path: Path) -> tuple[SlurmScheduler, FakeCommandRunner]:
 def test_byte_by_byte(write: Any, slurm: Any, lines: str, marks: list[str]) -> None:
     """sbatch gets an identical copy; torchx adds only a name, or a comment if the script sets the name."""
     scheduler, fake = slurm
-    raw = script(lines).encode() + b"echo \xff\r\n"
+    raw = script(lines).encode() + b"echo \xff\ry\n"
     Path(write("")).write_bytes(raw)
     app = utils.sbatch("train.sbatch", "--lr", "it's")
     assert scheduler.submit(app, {}) == "7"

@@ -139,6 +139,7 @@ def test_components(fake: FakeCommandRunner, tmp_path: Path) -> None:
     jobs = view(fake, squeue=queued("2+0", "FAILED", code=5) + queued("2+1", "FAILED", code=5), scontrol=shown)
     found = jobs.describe("2")
     assert found.msg == "component/0 on n1: exit code 5: RuntimeError: frob"
+    assert jobs.log_replicas("2") == [("component", 0)]
     with pytest.raises(NotFoundError):
         jobs.open_logs("2", [("component", 1)], LogQuery())
 

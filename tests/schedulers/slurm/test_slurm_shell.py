@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
 import pytest
 
-from torchx.errors import TransientError
+from torchx.errors import CommandError, TransientError
 from torchx.schedulers.batch import sites
 from torchx.schedulers.batch.inherit import RULES, unset
 from torchx.schedulers.slurm.options import outranking
@@ -100,3 +101,34 @@ def test_a_scheduler_that_hangs(stand_in: Path, program: str, monkeypatch: pytes
     with pytest.raises(TransientError, match=f"^`{program}` did not answer within"), sites.within(0.3):
         scheduler.run_command(site, argv)
     assert time.monotonic() - began < 10
+
+
+def test_a_wrapper_that_prints_more(stand_in: Path) -> None:
+    """The id is a line of its own, wherever it stands."""
+    (stand_in / "sbatch").write_text("#!/bin/sh\necho Welcome\necho '7;tst'\necho Balance left: 1200 GPU hours\n")
+    assert SlurmScheduler("s").submit(job(), {}) == "7"
+
+
+def test_an_answer_without_an_id(stand_in: Path) -> None:
+    """The job is looked for by its name, because it may run."""
+    (stand_in / "sbatch").write_text("#!/bin/sh\necho thanks\n")
+    (stand_in / "squeue").write_text("#!/bin/sh\necho 8\n")
+    assert SlurmScheduler("s").submit(job(), {}) == "8"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("sbatch: unrecognized option '--parsable'\nTry \"sbatch --help\" for more information", "'--parsable'; Try"),
+        (
+            "hi\nsbatch: error: has DOS line breaks\nsbatch: error: instead of UNIX ones\nbye",
+            "breaks; sbatch: error: inst",
+        ),
+    ],
+)
+def test_what_sbatch_said(stand_in: Path, said: str, shown: str) -> None:
+    """All its errors, or the first line and the last one."""
+    (stand_in / "said").write_text(said)
+    (stand_in / "sbatch").write_text(f"#!/bin/sh\ncat {stand_in}/said >&2\nexit 1\n")
+    with pytest.raises(CommandError, match=re.escape(shown)):
+        SlurmScheduler("s").submit(job(), {})

@@ -13,9 +13,10 @@ import posixpath
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from torchx.errors import BackendError, CommandError, NotFoundError, TransientError
+from torchx.errors import BackendError, CommandError, NotFoundError, ParseError, TransientError
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse
 from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder, LogPaths
 from torchx.schedulers.batch.logs import BatchLog, Growth
@@ -274,7 +275,9 @@ class BatchScheduler(SiteScheduler):
                 done = self._run_without(run, site, submission)
                 attempt = next(self._attempts)  # this one was answered
                 if done.returncode == 0:
-                    return self._parse_submitted(done)
+                    with suppress(ParseError):
+                        return self._parse_submitted(done)
+                    return self._find_submitted(site, submission.token) or self._parse_submitted(done)
                 if not self.transient.search(done.stderr):
                     return done
                 failure = TransientError(f"`{program_of(submission.argv)}` failed: {last_line(done.stderr)}")

@@ -7,6 +7,7 @@ machine, on a login node over SSH, or nowhere, in a test.
 from __future__ import annotations
 
 import os
+import re
 from typing import TYPE_CHECKING, Protocol
 
 from torchx.errors import CommandError, TransientError
@@ -14,6 +15,9 @@ from torchx.util.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+
+MAX_ERRORS = 5
 
 
 class CommandRunner(Protocol):
@@ -43,11 +47,11 @@ class Completed:
         """Return itself if the command succeeded.
 
         Raises:
-            CommandError: the command failed; the message contains the last line of its stderr.
+            CommandError: the command failed; the message contains what its stderr tells.
         """
         if self.returncode == 0:
             return self
-        said = last_line(self.stderr.strip() or self.stdout)
+        said = telling(self.stderr.strip() or self.stdout)
         raise CommandError(
             f"`{program_of(self.argv)}` failed with exit code {self.returncode}: {said}",
             argv=self.argv,
@@ -79,6 +83,19 @@ def last_line(text: str, otherwise: str = "it said nothing") -> str:
     """
     lines = text.strip().splitlines()
     return lines[-1].strip() if lines else otherwise
+
+
+def telling(text: str, otherwise: str = "it said nothing") -> str:
+    """Return the lines of a command's output that tell why it failed: its errors, else the first line and the last one.
+
+    >>> telling("x: error: Script has DOS breaks\\nx: error: instead of expected ones.\\n")
+    'x: error: Script has DOS breaks; x: error: instead of expected ones.'
+    >>> telling("x: unrecognized option '-y'\\n  -z  what z is\\nTry x --help")
+    "x: unrecognized option '-y'; Try x --help"
+    """
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if re.search(r"\b(?:error|fatal):", line, re.IGNORECASE)]
+    return "; ".join(dict.fromkeys(errors[:MAX_ERRORS] or [*lines[:1], *lines[-1:]])) or otherwise
 
 
 class LocalCommandRunner:

@@ -88,16 +88,15 @@ def version() -> tuple[int, int]:
 
 
 def parse_sbatch(text: str) -> str:
-    """Return the job id in the answer of ``sbatch --parsable``: ``7`` or ``7;cluster``.
+    """Return the job id in the answer of ``sbatch --parsable``: ``7`` or ``7;cluster``. Sites may print more lines.
 
-    >>> parse_sbatch("7;tst\\n")
-    '7'
+    >>> parse_sbatch("Welcome\\n7;tst\\nBalance left: 12 hours\\n"), parse_sbatch("Submitted batch job 8\\n")
+    ('7', '8')
     """
-    words = text.split()
-    app_id = words[-1].partition(";")[0] if words else ""
-    if not app_id.isdigit():
+    found = re.findall(r"^\s*(\d+)(?:;\S*)?\s*$", text, re.MULTILINE) or re.findall(r"Submitted batch job (\d+)", text)
+    if not found:
         raise ParseError(f"`sbatch` answered `{text.strip()}`, which is not a job id", text=text)
-    return app_id
+    return str(found[-1])
 
 
 class SlurmQueries:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from torchx.schedulers.batch.base import Submission
 from torchx.schedulers.batch.folders import shared_folder
 from torchx.schedulers.batch.inherit import hidden
-from torchx.schedulers.kit.commands import Completed, last_line
+from torchx.schedulers.kit.commands import Completed, last_line, telling
 from torchx.schedulers.kit.findings import Check, Finding, bad, doubt, no_such
 from torchx.schedulers.slurm.client import hint_for, parse_version
 from torchx.schedulers.slurm.options import NODE_OPTIONS, SlurmOpts
@@ -109,7 +109,7 @@ def _trial(
     run: Run, words: list[str], script: str, without_memory: Callable[[Completed], bool], env: Sequence[str] = ()
 ) -> str | Finding:
     done = run([*env, "sbatch", "--test-only", *words], stdin=script)
-    said = last_line(done.stderr).removeprefix("sbatch: ").removeprefix("error: ").removeprefix("allocation failure: ")
+    said = re.sub(r"(^|; )(?:sbatch: |error: |allocation failure: )+", r"\1", telling(done.stderr))
     if done.returncode == 0:
         when = re.search(r"to start at (\S+)", said)
         return f"would take it; it could start at {when[1]}" if when else "would take it"

@@ -94,6 +94,13 @@ class ForeignSlurmJobs(ForeignAtSites):
         said = [replace(found, said=found.stderr) for found in left]
         return [explained(found, signal=r.signal) for found, r in zip(said, replicas, strict=True)]
 
+    def log_replicas(self, app_id: str) -> list[tuple[str, int]] | None:
+        found = super().log_replicas(app_id)
+        if found and len(found) > 1 and found[0][0] == COMPONENT:  # only the first component writes output
+            places = self._outputs(app_id).places()
+            found = [at for at in found if places.get(f"{at[0]}/{at[1]}", ("", ""))[0]] or found
+        return found
+
     def _outputs(self, app_id: str) -> SlurmOutputs:
         site = self._site(app_id)
         return SlurmOutputs(site.files, app_id, functools.partial(self.run_command, site))

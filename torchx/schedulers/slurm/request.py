@@ -347,6 +347,7 @@ def _functions(request: SlurmBatchRequest, groups: list[list[SlurmReplicaRequest
         placed = [f"--relative={at // _per_node(replica)}"]
         placed += [f"--het-group={number}"] if len(groups) > 1 else []
         before, inside = container_words(replica)
+        shell = "sh" if before else '"$BASH"'  # other shells drop exported functions; images may have no bash
         lines += [
             f"replica_{index[id(replica)]}() {{",
             f"  group_{number}",
@@ -354,7 +355,7 @@ def _functions(request: SlurmBatchRequest, groups: list[list[SlurmReplicaRequest
             f"  choose_dir {quote(_folder_of(replica), _LATE)}",
             *(f"  {line}" for line in setup_lines(replica)),
             f"  step {' '.join([*placed, *asked, *before])} \\",
-            f'    sh -c "$into" "$folder/"{quote(replica.folder or replica.name)} \\',
+            f'    {shell} -c "$into" "$folder/"{quote(replica.folder or replica.name)} \\',
             f"    {' '.join([*inside, *words[options:]])}",
             "}",
         ]

@@ -73,7 +73,14 @@ def script_request(app: AppDef, opts: SlurmOpts, *, name: str) -> ScriptRequest:
     marks = [] if "job-name" in given and "comment" in given else [mark]
     cmd = ["sbatch", "--parsable", *marks, *words, *job_words(opts)]
     return ScriptRequest(
-        cmd, {}, opts.job_dir, 0, name, file=script["file"], text=script["text"], args=list(role.args[1:])
+        cmd,
+        {},
+        opts.job_dir,
+        0,
+        name,
+        file=script["file"],
+        text=script["text"],
+        args=role.args[int(script.get("words", 1)) :],
     )
 
 

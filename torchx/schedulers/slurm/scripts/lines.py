@@ -1,6 +1,6 @@
 """Parser of ``sbatch`` options, on a command line or in ``#SBATCH`` lines: https://slurm.schedmd.com/sbatch.html.
 
-An unknown option is an error that names its line.
+An unknown option may be one of a plugin of the site, such as pyxis: ``sbatch`` knows.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from torchx.errors import SpecError
 from torchx.util.records import dataclass
-from torchx.util.strings import did_you_mean
 
 _SHORT = {
     **{"A": "account", "a": "array", "b": "begin", "B": "extra-node-info", "C": "constraint", "c": "cpus-per-task"},
@@ -33,14 +32,24 @@ _VALUE_WORDS = (
     " mail-user mcs-label mem mem-bind mem-per-cpu mem-per-gpu mincpus network nodefile nodelist nodes ntasks"
     " ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket open-mode output partition power prefer priority"
     " profile qos reservation segment signal sockets-per-node switches thread-spec threads-per-core time time-min tmp"
-    " tres-bind tres-per-task uid wait-all-nodes wckey workdir wrap"
+    " tres-bind tres-per-task uid wait-all-nodes wckey wrap"
 )
+_ALIASES = {"cluster": "clusters", "tasks": "ntasks", "tasks-per-node": "ntasks-per-node", "workdir": "chdir"}
 _FLAGS = frozenset(_FLAG_WORDS.split())
 _OPTIONAL_VALUE = frozenset(_OPTIONAL_VALUE_WORDS.split())
 """Long options with a value only after ``=``, short ones only in the same word."""
 _WITH_VALUE = frozenset(_VALUE_WORDS.split())
-_KNOWN = sorted(_FLAGS | _OPTIONAL_VALUE | _WITH_VALUE)
+KNOWN = sorted(_FLAGS | _OPTIONAL_VALUE | _WITH_VALUE | _ALIASES.keys())
+_NO_SCRIPTS = (
+    ("\0", "it contains a NUL character: it is not text, or text in UTF-16", "`iconv -f UTF-16 -t UTF-8` converts it"),
+    ("\r\n", "it has DOS line breaks", "`sed -i 's/\\r$//' {name}` removes them"),
+)
+"""What no script may contain, why, and what to do."""
+
+_HEREDOC = re.compile(r"<<-?\s*\\?(['\"]?)(\w+)\1")
 HETJOB = "hetjob"
+_IS_DIRECTIVE = re.compile(r"#SBATCH(\s|$)")
+_UP_TO_COMMENT = re.compile(r"""(?:'[^']*'|"(?:\\.|[^"\\])*"|\\.|(?<!\s)#|[^#'"\\])*""")
 
 
 @dataclass(frozen=True)
@@ -52,6 +61,11 @@ class Directive:
     value: str  # empty for a flag
     text: str  # the option as written
 
+    @property
+    def is_known(self) -> bool:
+        """Whether it is an option of sbatch itself."""
+        return self.option in KNOWN or self.option == HETJOB
+
 
 def directives(text: str, name: str = "the script") -> list[Directive]:
     """Parse the ``#SBATCH`` lines before the first command; raises SpecError for what ``sbatch`` would reject.
@@ -59,14 +73,21 @@ def directives(text: str, name: str = "the script") -> list[Directive]:
     >>> directives("#!/bin/sh\\n#SBATCH -N2 --time=1:00  # short\\necho\\n#SBATCH -n 3\\n")[1]
     Directive(line=2, option='time', value='1:00', text='--time=1:00')
     """
-    lines = text.splitlines()
-    if not lines or not lines[0].startswith("#!"):
+    for characters, why, hint in _NO_SCRIPTS:
+        before, there, _ = text.partition(characters)
+        if there:
+            line = before.count("\n") + 1
+            raise SpecError(f"{name}:{line}: sbatch does not take this script: {why}", hint=hint.format(name=name))
+    if text.startswith("\ufeff"):
+        hint = f"`sed -i '1s/^\\xEF\\xBB\\xBF//' {name}` removes it"
+        raise SpecError(f"{name}:1: sbatch does not take this script: it begins with a byte order mark", hint=hint)
+    if not text.startswith("#!"):
         raise SpecError(f"{name}:1: this is not a batch script: its first line does not begin with `#!`")
     found = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.split("\n"), 1):
         if line.strip() and not line.lstrip().startswith("#"):
             break
-        if not re.match(r"#SBATCH(\s|$)", line):
+        if not _IS_DIRECTIVE.match(line):
             continue
         where = f"{name}:{number}"
         try:
@@ -83,10 +104,29 @@ def directives(text: str, name: str = "the script") -> list[Directive]:
     return found
 
 
+def late_directives(text: str) -> list[int]:
+    """Find the numbers of ``#SBATCH`` lines after the first command, which ``sbatch`` ignores, without here documents.
+
+    >>> late_directives("#!/bin/sh\\n#SBATCH -N2\\necho\\n#SBATCH -n 3\\n")
+    [4]
+    """
+    late, begun, until = [], False, ""
+    for number, line in enumerate(text.split("\n"), 1):
+        if until:
+            until = "" if line.strip() == until else until
+        elif begun and _IS_DIRECTIVE.match(line):
+            late.append(number)
+        elif line.strip() and not line.lstrip().startswith("#"):
+            begun, found = True, _HEREDOC.search(line)
+            until = found[2] if found else ""
+    return late
+
+
 def read_options(words: Sequence[str], where: str) -> tuple[list[tuple[str, str, str]], list[str]]:
     """Split a command line into ``(long name, value, text)`` of its options, and the words from the script on.
 
-    Raises SpecError, which names ``where``, if an option is unknown or its value is missing.
+    Raises SpecError, which names ``where``, if the value of an option is missing. Unknown options keep their names; a
+    word after one is taken for its value.
 
     >>> read_options(["-p", "gpu", "--mem=4G", "run.sh", "-x"], "here")
     ([('partition', 'gpu', '-p gpu'), ('mem', '4G', '--mem=4G')], ['run.sh', '-x'])
@@ -96,28 +136,26 @@ def read_options(words: Sequence[str], where: str) -> tuple[list[tuple[str, str,
         word = left.pop(0)
         if word == "--":
             break
-        for option, value, needs in _split(word, where):
+        for option, value, needs in _split(word):
             if needs and not left:
                 raise SpecError(f"{where}: `{word}` has no value")
-            later = left.pop(0) if needs else ""
-            found.append((option, value or later, f"{word} {later}" if needs else word))
+            foreign = option not in KNOWN and "=" not in word and left and not left[0].startswith("-")
+            later = left.pop(0) if needs or foreign else ""
+            found.append((option, value or later, f"{word} {later}" if later else word))
     return found, left
 
 
-def _split(word: str, where: str) -> Iterator[tuple[str, str, bool]]:
+def _split(word: str) -> Iterator[tuple[str, str, bool]]:
     """Yield ``(long name, value, whether the value is the next word)`` of each option in a word."""
     if word.startswith("--"):
         given, equals, value = word[2:].partition("=")
-        name = given if given in _KNOWN else _unique(given)
-        if not name:
-            raise SpecError(f"{where}: `--{given}` is not an option of sbatch", hint=did_you_mean(given, _KNOWN) or "")
+        name = given if given in KNOWN else _unique(given) or given
+        name = _ALIASES.get(name, name)
         yield name, value, name in _WITH_VALUE and not equals
         return
     letters = word[1:]
     while letters:
-        name = _SHORT.get(letters[0], "")
-        if not name:
-            raise SpecError(f"{where}: `-{letters[0]}` is not an option of sbatch")
+        name = _SHORT.get(letters[0], letters[0])
         letters = letters[1:]
         if name in _FLAGS:
             yield name, "", False
@@ -128,16 +166,15 @@ def _split(word: str, where: str) -> Iterator[tuple[str, str, bool]]:
 
 def _unique(beginning: str) -> str:
     """Resolve an unambiguous prefix of a long option, as ``sbatch`` does; otherwise return the empty string."""
-    matches = [name for name in _KNOWN if name.startswith(beginning)]
+    matches = [name for name in KNOWN if name.startswith(beginning)]
     return matches[0] if len(matches) == 1 and beginning else ""
 
 
 def _words(text: str) -> list[str]:
     """Split a line into words, up to a comment; raises ValueError if a quote is not closed."""
-    lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
-    lexer.whitespace_split = True
-    lexer.commenters = "#" if re.search(r"(^|\s)#", text) else ""
-    return list(lexer)
+    found = _UP_TO_COMMENT.match(f" {text}")
+    rest = f" {text}"[found.end() :] if found else ""
+    return shlex.split(found[0] if found and rest.startswith("#") else text)
 
 
 def expand(pattern: str, values: Mapping[str, str]) -> str:

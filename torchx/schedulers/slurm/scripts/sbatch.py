@@ -7,10 +7,12 @@ import re
 from collections.abc import Callable, Iterable
 
 from torchx.errors import NotSupportedError
-from torchx.schedulers.slurm.scripts.lines import Directive, directives
+from torchx.schedulers.slurm.scripts.lines import KNOWN, Directive, directives, late_directives
 from torchx.specs.api import AppDef, Resource, Role
 from torchx.specs.wishes.scripts import SBATCH
 from torchx.specs.wishes.timeouts import TIMEOUT
+from torchx.util.notices import logger
+from torchx.util.strings import did_you_mean
 
 _IGNORED = (
     *("account", "acctg-freq", "comment", "error", "job-name", "no-requeue", "open-mode", "output", "parsable"),
@@ -26,7 +28,14 @@ _HINTS = {
 }
 _UNITS = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024 * 1024}
 _CPU, _MEM_MB = 1, 1024
-_UNREADABLE = "has a value that torchx cannot parse"
+_UNREADABLE = "has a value that torchx cannot parse; sbatch takes whole numbers"
+
+# Where a command may begin: of a line, behind an operator, or behind a word that runs another command.
+_STEP = re.compile(
+    r"(?:^|[;&|({`]|\b(?:then|do|else|elif|if|while|until|time|exec|eval|command|nohup|!)\s)\s*(?:\w+=\S*\s+)*"
+    r"(?:/\S*/)?(?:srun|sbatch|scontrol|sbcast|salloc|sattach|squeue|scancel|sacct|sinfo)(?=[\s;&|)`]|$)"
+)
+_NO_CODE = re.compile(r"""'[^']*'|"[^"$`]*"|(?:^|(?<=\s))#.*""")  # strings without commands, and comments
 
 
 def script_app(path: str, text: str, args: Iterable[str], image: str) -> AppDef:
@@ -36,7 +45,14 @@ def script_app(path: str, text: str, args: Iterable[str], image: str) -> AppDef:
     given = {d.option: d for d in found}
     metadata = {"file": name, "text": text}
     app_name = given["job-name"].value if "job-name" in given else name.partition(".")[0]
-    role = Role("job", image, entrypoint="bash", args=[path, *args], metadata={SBATCH: metadata})
+    program, *words = interpreter(text)
+    metadata["words"] = str(len(words) + 1)
+    role = Role("job", image, entrypoint=program, args=[*words, path, *args], metadata={SBATCH: metadata})
+    if late := late_directives(text):
+        numbers = ", ".join(map(str, late))
+        logger("torchx.components").warning(
+            "%s: #SBATCH lines after the first command have no effect: line %s", name, numbers
+        )
     app = AppDef(app_name or "sbatch", roles=[role])
     try:
         role.resource, limit_s = translate(found, name)
@@ -49,6 +65,20 @@ def script_app(path: str, text: str, args: Iterable[str], image: str) -> AppDef:
     return app
 
 
+def interpreter(text: str) -> list[str]:
+    """Read the command that runs a script from its first line. The usual shells are found on PATH, as images differ.
+
+    >>> interpreter("#!/bin/bash -l\\n"), interpreter("#! /usr/bin/env python3\\n"), interpreter("#!/bin/csh -f")
+    (['bash', '-l'], ['python3'], ['/bin/csh', '-f'])
+    """
+    program, *rest = text.partition("\n")[0].removeprefix("#!").split(None, 1) or ["bash"]
+    words = rest[0].split() if rest else []
+    if posixpath.basename(program) == "env":
+        return words[1:] if words[:1] == ["-S"] else words or ["bash"]
+    usual = program in ("/bin/bash", "/usr/bin/bash", "/bin/sh", "/usr/bin/sh")
+    return [posixpath.basename(program) if usual else program, *(part.strip() for part in rest)]
+
+
 def translate(found: Iterable[Directive], name: str) -> tuple[Resource, int]:
     """Return the resource and the time limit in seconds (0: none); raises NotSupportedError if a line needs Slurm."""
     numbers: dict[str, float] = {}
@@ -58,11 +88,16 @@ def translate(found: Iterable[Directive], name: str) -> tuple[Resource, int]:
         reader = _READERS.get(one.option)
         number = None if reader is None else reader(one.value)
         why = "is supported on Slurm only" if reader is None else _UNREADABLE
+        if not one.is_known:
+            why = "is not an option of sbatch itself, at most of a plugin of a site"
         if one.option in ("nodes", "ntasks", "ntasks-per-node") and number is not None and number > 1:
             number, why = None, "asks for several processes, which only Slurm starts"
         if number is None:
             where = f"{name}:{one.line}: `{one.text}`"
-            raise NotSupportedError(f"{where} {why}", hint=_HINTS.get(one.option, "remove it, or run on Slurm"))
+            meant = "" if one.is_known else did_you_mean(one.option, KNOWN)
+            raise NotSupportedError(
+                f"{where} {why}", hint=_HINTS.get(one.option, meant or "remove it, or run on Slurm")
+            )
         numbers[one.option] = number
     cpus = int(numbers.get("cpus-per-task", _CPU))
     gpus = max((int(numbers.get(o, 0)) for o in ("gpus", "gres", "gpus-per-node", "gpus-per-task")), default=0)
@@ -71,8 +106,8 @@ def translate(found: Iterable[Directive], name: str) -> tuple[Resource, int]:
 
 
 def _refuse_steps(text: str, name: str) -> None:
-    for number, line in enumerate(text.splitlines(), 1):
-        if re.match(r"\s*(?:time\s+|exec\s+)?(srun|sbatch|scontrol|sbcast)\s", line):
+    for number, line in enumerate(text.split("\n"), 1):
+        if _STEP.search(_NO_CODE.sub("''", line)):
             raise NotSupportedError(f"{name}:{number}: `{line.strip()[:60]}` is a Slurm command")
 
 
@@ -87,7 +122,7 @@ def _whole(text: str) -> int | None:
 
 def _megabytes(text: str) -> float | None:
     """``4G``; None for 0, by which Slurm means all memory of a node."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)B?", text.strip(), re.IGNORECASE)
+    found = re.fullmatch(r"(\d+)([KMGT]?)B?", text.strip(), re.IGNORECASE)
     return float(found[1]) * _UNITS[found[2].upper()] or None if found else None
 
 
