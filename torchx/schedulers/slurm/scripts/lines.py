@@ -76,8 +76,8 @@ def directives(text: str, name: str = "the script") -> list[Directive]:
     for characters, why, hint in _NO_SCRIPTS:
         before, there, _ = text.partition(characters)
         if there:
-            line = before.count("\n") + 1
-            raise SpecError(f"{name}:{line}: sbatch does not take this script: {why}", hint=hint.format(name=name))
+            at = before.count("\n") + 1
+            raise SpecError(f"{name}:{at}: sbatch does not take this script: {why}", hint=hint.format(name=name))
     if text.startswith("\ufeff"):
         hint = f"`sed -i '1s/^\\xEF\\xBB\\xBF//' {name}` removes it"
         raise SpecError(f"{name}:1: sbatch does not take this script: it begins with a byte order mark", hint=hint)
