@@ -143,6 +143,32 @@ def test_deep_without_an_end(torchx: Call, project: Path, paper: Any, monkeypatc
     assert len(paper.CANCELLED) >= 1
 
 
+SILENT = {
+    "slurm": ("sinfo sbatch squeue sacctmgr", "Unable to contact slurm controller (connect failure)"),
+    "lsf": ("lsid bqueues bhosts bsub", "LSF is down. Please wait ..."),
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_scheduler_that_does_not_answer(
+    torchx: Call, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, hangs: bool
+) -> None:
+    """Exit code 4, whether its commands fail or hang, and also for one job; `?` is not good news."""
+    programs, said = SILENT[name]
+    for program in programs.split():
+        (tmp_path / program).write_text(f"#!/bin/sh\n{'exec sleep 1000' if hangs else f'echo {said!r} >&2; exit 1'}\n")
+        (tmp_path / program).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    done = torchx("doctor", "-s", name, "--timeout", "1s")
+    assert (done.code, "bad " in done.out) == (4, False), done
+    assert ("answer within" in done.out) is hangs
+    (project / "train.py").write_text("print(1)\n")
+    if name == "slurm":
+        done = torchx("run", "--check", "--check-timeout", "1s", "-s", name, "train.py")
+        assert done.code == 4, done
+
+
 @pytest.mark.parametrize(
     ("words", "code", "hint"),
     [
@@ -168,6 +194,23 @@ def test_on_a_terminal(project: Path) -> None:
     text = child.before if isinstance(child.before, str) else child.before.decode()
     assert "\033[31mbad" in text
     assert "\033[32mgood" in text
+
+
+def test_what_is_waited_for(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a second a terminal shows the names of the checks that have no answer, and no trace of that at the end."""
+    import pexpect
+
+    for program in ("sinfo", "sbatch", "sacctmgr"):
+        (tmp_path / program).write_text("#!/bin/sh\nexec sleep 1000\n")
+        (tmp_path / program).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    child = spawn(project, "doctor", "-s", "slurm", "--timeout", "3s")
+    child.setwinsize(40, 100)
+    child.expect("waiting for the answers of Slurm, ")
+    child.expect("no answer within 3 s|did not answer within 2.7 s")
+    child.expect(pexpect.EOF)
+    child.wait()
+    assert child.exitstatus == 4
 
 
 def test_completion(install_plugin: Callable[..., None]) -> None:

@@ -155,9 +155,15 @@ class CmdRun(SubCommand):
         given = {**vars(args), "wait": run_args.wait, "log": with_logs}
         as_json = given.get("json", False)
         if given.get("check"):
-            from torchx.cli.cmd_doctor import show
+            import functools
 
-            show({run_args.scheduler: call_runner(runner, "check", run_args)}, as_json=as_json)
+            from torchx.cli.cmd_doctor import conclude, report
+            from torchx.specs.wishes.timeouts import parse_timeout
+
+            within_s = parse_timeout(given["check_timeout"]) if given.get("check_timeout") else None
+            ask = functools.partial(call_runner, runner, "check", run_args, within_s=within_s)
+            found = report(run_args.scheduler, ask, as_json=as_json)
+            conclude({run_args.scheduler: found}, as_json=as_json)
         elif "export" in given:
             from torchx.cli.cmd_export import export_to
 
@@ -258,12 +264,13 @@ def _set_cfg(runner: Runner, run_args: TorchXRunArgs, *, literals: list[str], fr
     run_args.scheduler_cfg = SourcedCfg({**run_args.scheduler_cfg, **typed}, source=STDIN)
 
 
-def call_runner(runner: Runner, verb: str, run_args: TorchXRunArgs, *, sweep: bool = False) -> Any:
+def call_runner(runner: Runner, verb: str, run_args: TorchXRunArgs, *, sweep: bool = False, **more: Any) -> Any:
     """Call ``run``, ``dryrun`` or ``check`` of the Runner for the component, with its secrets, policies and notices.
 
-    With ``sweep``, the result of ``dryrun`` is going to be submitted as a sweep.
+    With ``sweep``, the result of ``dryrun`` is going to be submitted as a sweep. The verb gets ``more`` as it is.
     """
     given = {
+        **more,
         "cfg": run_args.scheduler_cfg,
         "workspace": run_args.workspace or None,
         "parent_run_id": run_args.parent_run_id,

@@ -47,6 +47,7 @@ WHAT_TO_DO: tuple[Row, ...] = (
     LOG,
     ("--tee_logs --tee-logs", "", "alias of --log"),
     ("--check", "", "check the job here and on the scheduler without submitting it; exit 1 if a check fails"),
+    ("--check-timeout --check_timeout", "DURATION", "time limit of all these checks (default: 15s)"),
     ("--no-check --no_check", "", "submit the job even if a check fails, for example for a missing script"),
     DETACH,
     (STDIN, "", "read the arguments as JSON from stdin; the keys are the attributes of TorchXRunArgs"),

@@ -23,7 +23,6 @@ from torchx.schedulers.api import NONE, DescribeAppResponse, ListAppResponse
 from torchx.schedulers.batch.attempts import PROGRAM_FILE, program
 from torchx.schedulers.batch.base import CAPABILITIES, COMMAND_TIMEOUT_S, BatchScheduler, Known, Site, Submission
 from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder
-from torchx.schedulers.batch.sites import CHECK_S
 from torchx.schedulers.batch.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.commands import Completed
@@ -182,7 +181,9 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         from torchx.schedulers.lsf.doctor import checks
 
         site = self._site_of(cfg)
-        run = functools.partial(self.run_command, site, patience_s=0, timeout_s=CHECK_S)
+        from torchx.schedulers.kit.findings import LIMIT_S
+
+        run = functools.partial(self.run_command, site, patience_s=0, timeout_s=0.9 * LIMIT_S.get())
         return checks(run, str(cfg.get("lsf_queue") or ""), site.name)
 
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:

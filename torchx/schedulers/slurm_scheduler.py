@@ -23,7 +23,6 @@ from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.batch.attempts import PROGRAM_FILE, program
 from torchx.schedulers.batch.base import CAPABILITIES, Known, Site, Submission
 from torchx.schedulers.batch.folders import JobFolder, LogPaths
-from torchx.schedulers.batch.sites import CHECK_S
 from torchx.schedulers.batch.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.names import NameRule
@@ -220,10 +219,11 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
         self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[SlurmBatchRequest] | None = None
     ) -> Iterable[Check]:
         """See :class:`torchx.schedulers.kit.abilities.Diagnoses`."""
+        from torchx.schedulers.kit.findings import LIMIT_S
         from torchx.schedulers.slurm import doctor
 
         site = self._site_of(cfg)
-        run = functools.partial(self.run_command, site, patience_s=0, timeout_s=CHECK_S)
+        run = functools.partial(self.run_command, site, patience_s=0, timeout_s=0.9 * LIMIT_S.get())
         if job is None:
             return doctor.of_cluster(run, SlurmOpts.from_cfg(cfg), site.name)
         return doctor.of_job(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torchx.runner import Runner, get_runner
 from torchx.runner.doctor import here, online
 from torchx.runs.schema import VERSION
 from torchx.schedulers.api import Scheduler
-from torchx.schedulers.kit.findings import BAD, GOOD, UNKNOWN, Check, Finding
+from torchx.schedulers.kit.findings import BAD, GOOD, UNKNOWN, WITHIN_S, Check, Finding
 from torchx.settings import torchx_home
 
 
@@ -171,7 +172,7 @@ def test_the_record(home: Path) -> None:
 
 def test_how_a_record_is_mended(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next command sets a damaged file aside; for a locked file, no such fix is suggested."""
-    assert here._LOCKED_S < online.WITHIN_S, "else nobody would learn that it is locked"
+    assert here._LOCKED_S < WITHIN_S, "else nobody would learn that it is locked"
     monkeypatch.setattr(here, "_LOCKED_S", 0.0)
     path = home / "other.db"
     path.write_bytes(b"no database" * 500)
@@ -240,7 +241,7 @@ def test_who_does_not_answer_in_time() -> None:
 
 
 def test_one_cause_is_told_once() -> None:
-    """Of several findings with the same cause, the worst is kept; timeouts of different checks are all kept."""
+    """Of several findings with the same cause only the first is reported, and one that is worse; timeouts all are."""
     down = Finding(UNKNOWN, "a", "no connection", "start it")
     found = online.ask(
         [
@@ -249,6 +250,55 @@ def test_one_cause_is_told_once() -> None:
             Check("c", lambda: [down]),
         ]
     )
-    assert [(f.what, f.verdict) for f in found] == [("b", BAD)]
+    assert [(f.what, f.verdict) for f in found] == [("a", UNKNOWN), ("b", BAD)]
     silent = [Check(what, lambda: Finding(UNKNOWN, "x", "says nothing")) for what in "ab"]
     assert len(online.ask(silent)) == 2
+
+
+def test_answers_are_reported_as_they_come() -> None:
+    """In the order of the checks, with the names of those without an answer; what is late comes at the end."""
+    import threading
+
+    first, never = threading.Event(), threading.Event()
+    told: list[tuple[list[str], list[str]]] = []
+
+    def progress(new: Sequence[Finding], waiting: Sequence[str]) -> None:
+        told.append(([finding.said for finding in new], [*waiting]))
+        if waiting == ["a", "c"]:
+            first.set()
+
+    def slow() -> str:
+        first.wait()
+        return "one"
+
+    def hang() -> str:
+        never.wait()
+        return "three"
+
+    checks = [Check("a", slow), Check("b", lambda: "two"), Check("c", hang, vital=True)]
+    found = online.ask(checks, 1.5, progress)
+    never.set()
+    assert told[0] == ([], ["a", "b", "c"])
+    assert [said for said, _ in told if said] == [["one", "two"], ["no answer within 1.5 s"]]
+    assert [f.unreachable for f in found] == [False, False, True]
+
+
+def test_the_time_limit_reaches_the_clients_of_a_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client gives up before the limit of its checks, so that the finding says what it could not reach."""
+    from torchx.schedulers.kubernetes.doctor import HastyApi
+    from torchx.schedulers.kubernetes_scheduler import KubernetesScheduler
+
+    limits: list[float | None] = []
+    made = HastyApi.__init__
+
+    def make(self: HastyApi, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **kwargs)
+        limits.append(self._timeout_s)
+
+    monkeypatch.setattr(HastyApi, "__init__", make)
+    monkeypatch.setattr(KubernetesScheduler, "_given_client", None, raising=False)
+    monkeypatch.setattr(online, "ask", lambda checks, within_s, progress: [])
+    with get_runner() as runner:
+        runner.doctor("kubernetes")
+        runner.doctor("kubernetes", within_s=60)
+    assert limits == [13.5, 54]

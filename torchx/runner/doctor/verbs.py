@@ -9,6 +9,7 @@ from torchx.runner.watching.handling import Handles
 from torchx.specs.api import AppDef, CfgVal, Workspace
 
 if TYPE_CHECKING:
+    from torchx.runner.doctor.online import Progress
     from torchx.schedulers.kit.findings import Finding
 
 
@@ -23,18 +24,27 @@ class Checks(Handles):
         deep: bool = False,
         image: str = "",
         probe_timeout_s: float = 120.0,
+        within_s: float | None = None,
+        progress: Progress | None = None,
     ) -> list[Finding]:
         """Check whether jobs can run on a scheduler, or whether this machine is set up correctly.
 
         Args:
             scheduler: name of the scheduler; empty: check this machine.
             deep: also run a small job with ``image``, for at most ``probe_timeout_s`` seconds.
+            within_s: time limit of all checks together, in seconds (default: 15).
+            progress: is called while they run, with new findings and the names of checks without an answer yet.
+
+        Returns:
+            Findings, including good ones. A finding with the verdict ``bad`` is certain; ``unreachable`` says that
+            the scheduler itself did not answer.
         """
         from torchx.runner.doctor import here, online
+        from torchx.schedulers.kit.findings import WITHIN_S
 
         if not scheduler:
-            return online.ask(here.checks(self._backends, self.name()))
-        found = online.of_system(self, scheduler, cfg)
+            return online.ask(here.checks(self._backends, self.name()), within_s or WITHIN_S, progress)
+        found = online.of_system(self, scheduler, cfg, within_s=within_s or WITHIN_S, progress=progress)
         return found + online.probe(self, scheduler, cfg, image, probe_timeout_s) if deep else found
 
     def check(
@@ -43,14 +53,17 @@ class Checks(Handles):
         scheduler: str,
         cfg: Mapping[str, CfgVal] | None = None,
         workspace: Workspace | str | None = None,
+        *,
+        within_s: float | None = None,
+        progress: Progress | None = None,
     ) -> list[Finding]:
-        """Check a job without submitting it or building an image. Arguments are those of :meth:`dryrun`.
+        """Check a job without submitting it or building an image.
 
-        Returns:
-            Findings, including good ones. A finding with the verdict ``bad`` is certain.
+        The first arguments are those of :meth:`dryrun`, the others and the result those of :meth:`doctor`.
         """
         from torchx.runner.doctor import online
+        from torchx.schedulers.kit.findings import WITHIN_S
         from torchx.specs.images import NamesOnly
 
         with NamesOnly():
-            return online.of_job(self, app, scheduler, cfg, workspace)
+            return online.of_job(self, app, scheduler, cfg, workspace, within_s=within_s or WITHIN_S, progress=progress)

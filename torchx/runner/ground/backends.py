@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 
+_TICK_S = 0.2
 NEAR_S = 0.2
 """A scheduler whose ``wait_hint`` is below this runs on this machine: a query costs microseconds."""
 
@@ -84,11 +85,14 @@ def is_near(scheduler: Scheduler[Any]) -> bool:
     return isinstance(scheduler, Scheduler) and scheduler.wait_hint < NEAR_S
 
 
-def answers_within(timeout_s: float, questions: Sequence[Callable[[], T]]) -> list[T | None]:
+def answers_within(
+    timeout_s: float, questions: Sequence[Callable[[], T]], seen: Callable[[Mapping[int, T]], None] | None = None
+) -> list[T | None]:
     """Call functions concurrently and return their results; None for one that raised an error or took too long.
 
     Args:
         timeout_s: time limit in seconds for all of them. A call that exceeds it goes on; its result is ignored.
+        seen: called every 0.2 s with the results so far by number.
 
     >>> answers_within(10, [lambda: 1, lambda: 2])
     [1, 2]
@@ -106,5 +110,8 @@ def answers_within(timeout_s: float, questions: Sequence[Callable[[], T]]) -> li
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(max(deadline - time.monotonic(), 0))
+        while thread.is_alive() and (left := deadline - time.monotonic()) > 0:
+            thread.join(min(left, _TICK_S) if seen else left)
+            if seen:
+                seen(dict(results))
     return [results.get(i) for i in range(len(questions))]

@@ -21,7 +21,7 @@ def checks(clients: Clients, cfg: Mapping[str, CfgVal], roles: Sequence[Role]) -
     queue = str(cfg.get("queue") or "")
     return [
         # fails without valid credentials or a region
-        Check("identity", lambda: _identity(clients), certain=(BackendError, ConfigError)),
+        Check("identity", lambda: _identity(clients), certain=(BackendError, ConfigError), vital=True),
         *([Check("queue", lambda: _queue(clients, queue, roles), certain=(NotFoundError,))] if queue else []),
         *(Check(option, partial(_role, clients, option, str(cfg[option]))) for option in _ROLES if cfg.get(option)),
     ]

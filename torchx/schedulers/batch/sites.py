@@ -31,8 +31,6 @@ PATIENCE_S = 45.0
 
 COMMAND_TIMEOUT_S = 45.0
 SUBMIT_TIMEOUT_S = 30.0  # then there is time to look for the job
-CHECK_S = 2.0
-"""Time limit of a check's command, which is not retried."""
 FIRST_PAUSE_S = 0.25
 MAX_PAUSE_S = 5.0
 

@@ -27,7 +27,7 @@ def checks(connect: Callable[[], Any], job: AppDryRunInfo[Any] | None) -> list[C
             return call(connect())
 
     engine = once(lambda: query(lambda client: client.info()))
-    first = Check("engine", lambda: _about(engine()), certain=(BackendError,), fix=_START)
+    first = Check("engine", lambda: _about(engine()), certain=(BackendError,), fix=_START, vital=True)
     if job is None:
         return [first, Check("disk", lambda: _disk(engine())), Check("GPUs", lambda: _gpus(engine()))]
 

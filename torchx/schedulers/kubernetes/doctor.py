@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from torchx.errors import BackendError, NotFoundError, ParseError
-from torchx.schedulers.kit.findings import GOOD, Check, Finding, bad, doubt, once
+from torchx.schedulers.kit.findings import GOOD, LIMIT_S, Check, Finding, bad, doubt, once, silent
 from torchx.schedulers.kit.findings.images import image_checks
 from torchx.schedulers.kubernetes.api.errors import FORBIDDEN, ApiError, unless_forbidden
 from torchx.schedulers.kubernetes.client import KubeApi, group_of
@@ -39,10 +39,13 @@ _NAMED = {
 
 
 class HastyApi(KubeApi):
-    """A client for checks, with short timeouts and without retries."""
+    """A client for checks, without retries, which gives up a little before the time limit of the checks."""
 
     _attempts = 1
-    _timeout_s = 2.0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._timeout_s = LIMIT_S.get() * 0.9
 
 
 def of_cluster(
@@ -53,7 +56,7 @@ def of_cluster(
     ``needed`` returns the rights that they need there: kind -> verbs. ``queues`` has names of queues by their plural.
     """
     return [
-        Check("cluster", lambda: _cluster(api), certain=(BackendError,)),
+        Check("cluster", lambda: _cluster(api), certain=(BackendError,), vital=True),
         *_named(api, namespace, [("namespaces", namespace)]),
         Check("kind", lambda: _kind(api, kind)),
         Check("rights", lambda: _rights(api, namespace, needed())),
@@ -96,7 +99,7 @@ def _cluster(api: KubeApi) -> str | Finding:
     except ApiError as e:
         if e.status == 401:
             raise
-        return doubt(str(e), e.hint)
+        return (doubt if e.status == FORBIDDEN else silent)(str(e), e.hint)
     return f"Kubernetes {major}.{minor} at `{api.client.configuration.host}`"
 
 

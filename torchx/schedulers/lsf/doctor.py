@@ -10,7 +10,7 @@ from torchx.schedulers.kit.findings import Check, Finding, bad, doubt, no_such
 def checks(run: Run, queue: str, remote: str) -> list[Check]:
     """Check of a cluster; ``run`` runs a command on the login node, once."""
     return [
-        Check("LSF", lambda: run(["lsid"]).check().stdout.strip().partition("\n")[0]),
+        Check("LSF", lambda: run(["lsid"]).check().stdout.strip().partition("\n")[0], vital=True),
         Check("queue", lambda: _queue(run, queue)),
         Check("shared folder", lambda: shared_folder(run(["bhosts", "-o", "host_name", "-noheader"]), "lsf", remote)),
     ]

@@ -28,7 +28,8 @@ _FOR_GOOD = re.compile(
 )
 _MAY_PASS = re.compile(r"not available now|temporarily|violates accounting|busy|\(down, drained", re.IGNORECASE)
 _MINE = (
-    'sacctmgr --noheader --parsable2 show associations where user="$(id -un)" format=account,partition,qos,defaultqos'
+    "exec sacctmgr --noheader --parsable2 show associations "  # exec: else it would outlive its time limit
+    'where user="$(id -un)" format=account,partition,qos,defaultqos'
 )
 
 
@@ -38,7 +39,7 @@ def of_cluster(run: Run, opts: SlurmOpts, remote: str) -> list[Check]:
     return [
         Check("Slurm", lambda: _version(run)),
         *([] if remote else [Check("environment", _environment)]),
-        Check("partition", lambda: _partitions(run, opts.partition or "")),
+        Check("partition", lambda: _partitions(run, opts.partition or ""), vital=True),
         Check("account", lambda: _accounts(run, opts)),
         Check("sbatch", lambda: _trial(run, [*words, *(opts.extra or ())], "#!/bin/sh\ntrue\n", lambda _: False)),
         Check("shared folder", lambda: shared_folder(run(["sinfo", "--noheader", "--format=%n"]), "slurm", remote)),
@@ -53,7 +54,7 @@ def of_job(run: Run, submission: Submission, without_memory: Callable[[Completed
     at = next(i for i, word in enumerate(argv) if word.startswith(f"{submission.folder}/"))  # its arguments follow
     script = submission.files[posixpath.basename(argv[at])]
     words = [word for word in argv[1:at] if word != "--parsable"]
-    return [Check("sbatch", lambda: _trial(run, words, script, without_memory, submission.env))]
+    return [Check("sbatch", lambda: _trial(run, words, script, without_memory, submission.env), vital=True)]
 
 
 def _version(run: Run) -> str:

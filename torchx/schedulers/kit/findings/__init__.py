@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeVar
 
 from torchx.errors import CommandError, MissingDependencyError, TorchXError, TransientError
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
     _T = TypeVar("_T")
 
 GOOD, BAD, UNKNOWN = "good", "bad", "unknown"
+WITHIN_S = 15.0
+"""Default time limit for all checks together, in seconds."""
+LIMIT_S: ContextVar[float] = ContextVar("LIMIT_S", default=WITHIN_S)
+"""Time limit of the checks that a backend is about to return, in seconds: its clients should give up before."""
 NOT_INSTALLED = 127
 _LITTLE_DISK, _NO_DISK = 1 << 30, 1 << 26
 
@@ -26,12 +31,14 @@ class Finding:
         what: the subject of the check.
         said: the result in one line.
         fix: what to do about it, with commands in backticks; empty if nothing needs to be done.
+        unreachable: the system itself did not answer, so that little can be said about it.
     """
 
     verdict: str
     what: str
     said: str
     fix: str = ""
+    unreachable: bool = False
 
 
 def bad(said: str, fix: str = "") -> Finding:
@@ -42,6 +49,11 @@ def bad(said: str, fix: str = "") -> Finding:
 def doubt(said: str, fix: str = "") -> Finding:
     """Return an :data:`UNKNOWN` finding about the subject of its check."""
     return Finding(UNKNOWN, "", said, fix)
+
+
+def silent(said: str, fix: str = "") -> Finding:
+    """Return the finding that the system itself did not answer."""
+    return Finding(UNKNOWN, "", said, fix, unreachable=True)
 
 
 @dataclass(frozen=True)
@@ -56,12 +68,14 @@ class Check:
         ask: runs the check; returns one line if all is good, or findings.
         certain: errors that are bad. Other errors, and transient ones, are unknown.
         fix: what to do about an error without hint.
+        vital: whether the system itself is unreachable if this check has no answer.
     """
 
     what: str
     ask: Callable[[], str | Finding | Iterable[Finding]]
     certain: tuple[type[Exception], ...] = ()
     fix: str = ""
+    vital: bool = False
 
     def findings(self) -> list[Finding]:
         """Run the check."""
@@ -79,7 +93,13 @@ class Check:
         """Return the finding for an error. A missing program or package is always certain."""
         missing = isinstance(error, CommandError) and error.returncode == NOT_INSTALLED
         certain = isinstance(error, (MissingDependencyError, *self.certain)) and not isinstance(error, TransientError)
-        return Finding(BAD if missing or certain else UNKNOWN, self.what, str(error), error.hint or self.fix)
+        verdict = BAD if missing or certain else UNKNOWN
+        unreachable = self.vital and verdict == UNKNOWN
+        return Finding(verdict, self.what, str(error), error.hint or self.fix, unreachable=unreachable)
+
+    def late(self, within_s: float) -> Finding:
+        """Return the finding for no answer within a time limit in seconds."""
+        return Finding(UNKNOWN, self.what, f"no answer within {within_s:g} s", unreachable=self.vital)
 
 
 def once(ask: Callable[[], _T]) -> Callable[[], _T]:
