@@ -154,6 +154,10 @@ def _page(
         more = sweep_page.next_steps(app_id, status, status.tasks)
     else:
         lines.append(status.format(roles, color=has_color(sys.stdout)))
+        if str(status.state) == "FAILED":
+            from torchx.cli.waiting import more_memory
+
+            lines += more_memory(runner, handle, status)
         more = [f"torchx log {'' if status.is_terminal() else '-f '}{app_id}", f"torchx describe {app_id}"]
     if unsent := _unsent(handle):
         lines += [f"notices:  {printable(problem)}" for problem in unsent]

@@ -81,5 +81,5 @@ def _exit_if_over(runner: Runner, handle: str, since: float) -> AppStatus:
     if not status.is_terminal():
         return status
     progress("")
-    say_how_it_ended(handle, status, time.monotonic() - since)
+    say_how_it_ended(runner, handle, status, time.monotonic() - since)
     sys.exit(exit_code_of(status))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 
 from torchx.cli.failures import note, progress, warn
 from torchx.cli.render import document, gray
@@ -12,7 +13,7 @@ from torchx.runner import Runner
 from torchx.runner.show.json_output import exit_code_of, handle_fields, status_fields
 from torchx.runner.watching.tee import tee_logs
 from torchx.specs import AppStatus
-from torchx.specs.api import UnknownAppException
+from torchx.specs.api import UnknownAppException, parse_app_handle
 from torchx.specs.states import is_started, state_text
 from torchx.specs.tasks import progress as task_progress
 from torchx.util.datetime import duration
@@ -56,7 +57,7 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, can
         raise UnknownAppException(handle)
     if as_json:
         print(document({**handle_fields(handle), **status_fields(status)}), flush=True)
-    say_how_it_ended(handle, status, time.monotonic() - started)
+    say_how_it_ended(runner, handle, status, time.monotonic() - started)
     if interrupted:
         sys.exit(EXIT_INTERRUPTED)
     if code := exit_code_of(status):
@@ -136,13 +137,42 @@ def grace_s(runner: Runner, handle: str) -> float | None:
     return float(value) if isinstance(value, (int, float)) else None
 
 
-def say_how_it_ended(handle: str, status: AppStatus, seconds: float) -> None:
+def say_how_it_ended(runner: Runner, handle: str, status: AppStatus, seconds: float) -> None:
     """Print the status page of a failed job; for others a line, on a terminal."""
     color = has_color(sys.stderr)
     if str(status.state) in ("SUCCEEDED", "CANCELLED"):
         if is_tty(sys.stderr):
             print(state_text(status.state, color=color), f"in {duration(seconds)}", file=sys.stderr)
         return
-    print(status.format(color=color), file=sys.stderr)
+    print("\n".join([status.format(color=color), *more_memory(runner, handle, status)]), file=sys.stderr)
     app_id = handle.rpartition("/")[2]
     note(f"logs: torchx log {app_id} · this page: torchx status {app_id}")
+
+
+def more_memory(runner: Runner, handle: str, status: AppStatus) -> list[str]:
+    """Return the line with options that give the job twice the memory; none if that is not what it lacks."""
+    from torchx.specs.failures import parse_failure
+
+    failure = parse_failure(status.structured_error_msg) if str(status.state) == "FAILED" else None
+    if failure is None or failure.kind != "oom" or "shared memory" in failure.message:
+        return []
+    found = None
+    with suppress(TorchXError):  # the page is useful without
+        capabilities = runner._scheduler(parse_app_handle(handle).scheduler_backend).capabilities
+        if not capabilities.resources:
+            return []
+        found = runner.describe(handle)
+        asked = [role.resource.memMB for role in found.roles if role.name == failure.role] if found else []
+        factor = status.attempts[-1].memory if status.attempts else 1
+        retry = ", or --retry 'oom:1:mem*2'" if "mem" in capabilities.retry_actions else ""
+        return [f"more:     --mem {_size_option(2 * asked[0] * factor) if asked and asked[0] > 0 else 'SIZE'}{retry}"]
+    return []
+
+
+def _size_option(mib: float) -> str:
+    """Return the size as ``--mem`` takes it.
+
+    >>> _size_option(2048), _size(1000)
+    ('2G', '1000M')
+    """
+    return f"{mib / 1024:.0f}G" if mib % 1024 == 0 else f"{mib:.0f}M"

@@ -43,7 +43,7 @@ def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = F
     lines += _attempts(status.attempts)
     if status.ui_url:
         lines.append(f"ui:       {printable(status.ui_url)}")
-    lines += _most_memory(roles)
+    lines += _most_memory(roles) if failure is None or failure.kind != "oom" else ()
     if roles:
         lines.append("roles:")
         for role in roles:
@@ -100,19 +100,21 @@ def _render_role(role: RoleStatus, *, color: bool, culprit: int | None) -> Itera
 
 
 def _render_replica(replica: ReplicaStatus, *, color: bool, with_reason: bool) -> str:
-    failure = parse_failure(replica.structured_error_msg) if with_reason else None
+    said = parse_failure(replica.structured_error_msg)
+    failure = said if with_reason else None
+    full = said is not None and said.kind == "oom"
     state = state_text(replica.state, color=color, text=f"{replica.state!s:<9}")
     why = printable(failure.summary()) if failure else ""
-    parts = [f"[{replica.id}]", state, printable(_host(replica)), _memory(replica), why]
+    parts = [f"[{replica.id}]", state, printable(_host(replica)), _memory(replica, full=full), why]
     return " ".join(part for part in parts if part).rstrip()
 
 
-def _memory(replica: ReplicaStatus) -> str:
+def _memory(replica: ReplicaStatus, *, full: bool = False) -> str:
     """``peak memory 3.2 GiB of 16 GiB``; empty if unknown."""
     if replica.memory_peak is None:
         return ""
     limit = f" of {size_text(replica.memory_limit)}" if replica.memory_limit else ""
-    return f"peak memory {size_text(replica.memory_peak)}{limit}"
+    return f"{'memory in the last sample' if full else 'peak memory'} {size_text(replica.memory_peak)}{limit}"
 
 
 def _most_memory(roles: list[RoleStatus]) -> Iterator[str]:
