@@ -480,3 +480,12 @@ def test_a_dry_run_waits_for_nobody(torchx: Call, project: Path) -> None:
     assert outcome.code == 0
     assert "Waiting" not in outcome.err
     torchx("cancel", "@last")
+
+
+def test_arguments_of_the_default_component(torchx: Call, project: Path) -> None:
+    """They go after `--`, and the error for one that does not says so; a misspelt option gets both hints."""
+    (project / ".torchxconfig").write_text("[cli:run]\ncomponent = utils.echo\n")
+    refused = torchx("run", "--msg", "hi")
+    assert refused.code == 2 and "`utils.echo` go after `--`: `torchx run -- --msg ...`" in refused.err
+    assert "did you mean `--wait`?" in torchx("run", "--wiat").err
+    assert torchx("run", "--wait", "--", "--msg", "hi").code == 0

@@ -462,3 +462,29 @@ def test_a_component_that_raises_is_blamed_in_its_file(tmp_path: Path) -> None:
     )
     with pytest.raises(SpecError, match=rf"raised JSONDecodeError: .* at {tmp_path}/comp.py:4(?m:$)"):
         materialize_appdef(get_component(f"{tmp_path}/comp.py:say").fn, [])
+
+
+def test_a_component_in_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`pkg.module:fn` is imported from the current directory, with its relative imports, also when it is called."""
+    package = tmp_path / "modpack" / "sub"
+    package.mkdir(parents=True)
+    (tmp_path / "modpack" / "names.py").write_text("ROLE = 'named'\n")
+    (package / "comp.py").write_text(
+        "from torchx.specs import AppDef, Role\nfrom ..names import ROLE\n"
+        "def go(x: int = 1) -> AppDef:\n    import modpack.names\n"
+        "    return AppDef('go', [Role(ROLE, image='', entrypoint='echo', args=[str(x)])])\n"
+    )
+    (package / "broken.py").write_text("import no_such_thing\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path not in ("", str(tmp_path))])
+    before = [*sys.path]
+    app = materialize_appdef(get_component("modpack.sub.comp:go").fn, ["--x", "2"])
+    assert (app.roles[0].name, app.roles[0].args) == ("named", ["2"])
+    for name in ("modpack.sub.nope:go", "modpack_nope:go"):
+        with pytest.raises(ComponentNotFoundException, match="neither a component file nor a module"):
+            get_component(name)
+    with pytest.raises(ComponentValidationException, match="no_such_thing"):
+        get_component("modpack.sub.broken:go")
+    with pytest.raises(ComponentNotFoundException, match="has no function `gone`"):
+        get_component("modpack.sub.comp:gone")
+    assert sys.path == before

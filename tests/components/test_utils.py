@@ -269,6 +269,8 @@ def test_hydra_says_why(groups: Path) -> None:
         (["-cn", "text", "-cd", "nowhere"], "`nowhere` does not exist"),
         (["-cn", "text", "--", "nokey=1"], "configuration `text`"),
         (["-cn", "broken"], "configuration `broken`"),
+        (["-cn", "nulls"], r"`args\[1\]` of role `r` is null"),
+        (["-cn", "nulls", "--", "ckpt=c"], r"`env.D` of role `r` is null"),
     ],
 )
 def test_hydra_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str) -> None:
@@ -277,6 +279,10 @@ def test_hydra_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: 
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".torchx").mkdir()
     (tmp_path / ".torchx" / "text.yaml").write_text("a: b\n")
+    (tmp_path / ".torchx" / "nulls.yaml").write_text(
+        "ckpt: null\n_target_: torchx.specs.AppDef\nname: a\nroles:\n- _target_: torchx.specs.Role\n  name: r\n"
+        "  image: ''\n  entrypoint: echo\n  args: [--ckpt, '${ckpt}']\n  env: {A: 1, D: null}\n"
+    )
     (tmp_path / ".torchx" / "broken.yaml").write_text("_target_: no_such_module.Thing\n")
     with pytest.raises(SpecError, match=message) as e:
         materialize_appdef(utils.hydra, words)

@@ -551,3 +551,13 @@ def test_only_regular_files_of_a_sensible_size_are_read(
         config_files.load_files([str(tmp_path)])
     monkeypatch.setenv("TORCHXCONFIG", "/dev/null")
     assert not config_files.load_files()
+
+
+@pytest.mark.parametrize("name", ["scheduler", "defaults", "component", "torchx"])
+def test_a_section_that_nothing_reads_is_warned_about(opts, caplog, name):
+    """It says where the values belong, once, as soon as the file is read."""
+    project(f"[{name}]\ncpu = 4\n")
+    for _ in range(2):
+        config.load_files()
+    assert [w for w in warnings_of(caplog) if "has no effect" in w and f"[{name}]" in w and "belong in" in w]
+    assert len(warnings_of(caplog)) == 1

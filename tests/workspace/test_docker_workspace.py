@@ -179,12 +179,12 @@ def test_build(source: str, capsys: pytest.CaptureFixture[str]) -> None:
     client = FakeClient([{"stream": "Step 1/2 : ARG IMAGE\n"}, {"aux": {"ID": ID}}, {"stream": "done\n"}])
     mixin = DockerWorkspaceMixin(docker_client=client)
     both = roles(source, "ab")
-    mixin.build_workspaces(both, {"platform": "linux/arm64"})
+    mixin.build_workspaces(both, {"platform": "linux/arm64", "build_args": {"INDEX": "x", "IMAGE": "other"}})
     assert [r.image for r in both] == [ID, ID]
     assert [r.env["TORCHX_IMAGE_DIGEST"] for r in both] == [ID, ID]
     assert both[0].env["TORCHX_WORKSPACE_HASH"].startswith("sha256:")
     (request,) = client.api.requests
-    assert request["buildargs"] == {"IMAGE": "base:1", "WORKSPACE": source}
+    assert request["buildargs"] == {"IMAGE": "base:1", "WORKSPACE": source, "INDEX": "x"}
     assert (request["dockerfile"], request["pull"]) == ("Dockerfile.torchx", False)
     assert request["platform"] == "linux/arm64"
     assert "workspace/secret.key" not in client.api.files
@@ -316,6 +316,7 @@ def test_auto_prefers_the_engine_that_was_given(source: str) -> None:
     [
         ({"builder": "kaniko"}, "`kaniko` is not an image builder"),
         ({"builder": "oci"}, "an image built without an engine needs a registry"),
+        ({"builder": "oci", "image_repo": "r/n", "build_args": {"A": "1"}}, "which only an engine builds"),
         ({"builder": "auto"}, r"no Docker engine answers: `.*/nobody`: .*, and an image built without"),
         ({"builder": "docker"}, None),
     ],
@@ -456,4 +457,4 @@ def test_transfer_never_sends_more_than_everything() -> None:
 def test_options() -> None:
     """The builders' run options."""
     opts = DockerWorkspaceMixin().workspace_opts()
-    assert {name for name, _ in opts} == {"image_repo", "quiet", "builder", "platform"}
+    assert {name for name, _ in opts} == {"image_repo", "quiet", "builder", "build_args", "platform"}

@@ -61,16 +61,30 @@ class Parser(argparse.ArgumentParser):
         if name in ("--log_level", "--log-level", "--version"):
             return UsageError(f"`{name}` goes before the verb", hint=f"write `torchx {name} ...`")
         foreign = parser.elsewhere(name if name.startswith("--") else name[:2])
-        hint = foreign or did_you_mean(name, parser._option_string_actions)
-        return parser._usage_error(f"unknown option `{name}`", hint)
+        hints = [foreign or did_you_mean(name, parser._option_string_actions)]
+        if component := parser.default_component():
+            hints.append(f"arguments of the default component `{component}` go after `--`: `torchx run -- {name} ...`")
+        return parser._usage_error(f"unknown option `{name}`", "; ".join(filter(None, hints)))
 
     def elsewhere(self, option: str) -> str:
         """Return the hint for an option of another tool; empty if none is known, or this parser is of another verb."""
-        if not any(action.dest == "component_name_and_args" for action in self._actions):
+        if not self._runs_components():
             return ""
         from torchx.cli.foreign_options import RUN
 
         return RUN.get(option, "")
+
+    def default_component(self) -> str:
+        """Return the component of the config files; empty if there is none, or this parser is of another verb."""
+        if not self._runs_components():
+            return ""
+        from torchx.config.files import active_profile, load_files
+
+        found = load_files().section("cli:run", active_profile()).get("component")
+        return found.text if found is not None else ""
+
+    def _runs_components(self) -> bool:
+        return any(action.dest == "component_name_and_args" for action in self._actions)
 
     def _usage_error(self, message: str, hint: str = "") -> UsageError:
         return UsageError(message, hint=hint or f"`{self.prog} --help` shows how it is used")

@@ -3,6 +3,7 @@
 ==============================  ===================================================================
 ``dist.ddp``                    built-in: function ``ddp`` of module ``torchx.components.dist``
 ``path/file.py:function``       a function in a file
+``pkg.module:function``         a function in a module that can be imported from the current directory
 ``myco.train.run``              entry point ``myco = my_pkg.components`` of group ``torchx.components``:
                                 function ``run`` of module ``my_pkg.components.train``
 ``train.run``                   as above, if the name of the entry point begins with ``_``
@@ -21,7 +22,7 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from torchx.component_reader.signature import location, read, returns_appdef, unwrap
-from torchx.component_reader.source import blame, load_file
+from torchx.component_reader.source import PATHS, blame, load_file
 from torchx.errors import NotFoundError, SpecError
 from torchx.plugins import PluginError, load, names
 from torchx.plugins.discovery import decorated
@@ -132,6 +133,8 @@ class CustomComponentsFinder(ComponentsFinder):
 
     def _load(self) -> ModuleType:
         path = os.path.expanduser(self._filepath)
+        if not os.path.isfile(path) and not path.endswith(".py") and all(map(str.isidentifier, path.split("."))):
+            return load_module(path)
         if not os.path.isfile(path):
             raise ComponentNotFoundException(f"component file `{self._filepath}` does not exist", hint=_near_file(path))
         try:
@@ -383,6 +386,27 @@ def _import(module: str) -> ModuleType:
         message = f"component module `{module}` cannot be imported: {blame(e)}"
         raise ComponentValidationException(message, hint=_import_hint(e)) from e
     return sys.modules[module]
+
+
+def load_module(name: str) -> ModuleType:
+    """Import a module, from the current directory, too; ComponentNotFoundException if there is none of that name."""
+    here = os.getcwd()
+    added = [] if {here, ""} & {*sys.path} else [here]
+    sys.path[:0] = added
+    try:
+        module = _import(name)
+    except ComponentValidationException as e:
+        missing = e.__cause__.name if isinstance(e.__cause__, ModuleNotFoundError) else None
+        if missing is None or not f"{name}.".startswith(f"{missing}."):
+            raise
+        raise ComponentNotFoundException(
+            f"there is neither a component file nor a module `{name}`", hint=f"it is looked for in `{here}`"
+        ) from e
+    finally:
+        sys.path[:] = [path for path in sys.path if path not in added]
+    if added and (module.__file__ or "").startswith(os.path.join(here, "")):
+        setattr(module, PATHS, (here,))  # for what it imports when it is called
+    return module
 
 
 def _import_hint(error: BaseException) -> str:

@@ -344,6 +344,12 @@ def hydra(
             hint="it, or what stands under `app:`, begins with `_target_: torchx.specs.AppDef`",
         )
     for role in app.roles:  # YAML has numbers where a command line has words
+        nothing = [f"args[{i}]" for i, arg in enumerate(role.args) if arg is None]
+        if nothing := [*nothing, *(f"env.{k}" for k, v in role.env.items() if v is None)]:
+            raise SpecError(
+                f"configuration `{config_name}` of `{config_dir}`: `{nothing[0]}` of role `{role.name}` is null",
+                hint="give it a value, or remove it",
+            )
         role.args = [str(arg) for arg in role.args]
         role.env = {str(k): str(v) for k, v in role.env.items()}
     return app

@@ -9,11 +9,21 @@ from collections.abc import Iterable, Sequence
 from torchx.config.ini import Entry, Sections, read
 from torchx.errors import ConfigError
 from torchx.settings import ENV_CONFIG, ENV_PROFILE
+from torchx.util.notices import logger
 from torchx.util.strings import did_you_mean
 
 CONFIG_FILE = ".torchxconfig"
 _MAX_BYTES = 1 << 20
 _Signature = tuple[str, int, int, int]
+
+# Sections that people write, but nothing reads -> where their values belong.
+_NO_EFFECT = {
+    **dict.fromkeys(
+        ("scheduler", "schedulers", "runopts", "cfg"), "run options belong in `[slurm]`, `[kubernetes]`, ..."
+    ),
+    **dict.fromkeys(("default", "defaults", "component", "components"), "defaults belong in `[component:NAME]`"),
+    **dict.fromkeys(("torchx", "run", "runner", "options"), "options of `torchx run` belong in `[cli:run]`"),
+}
 
 _profile: str | None = None
 _parsed: dict[str, tuple[_Signature, Sections]] = {}
@@ -135,6 +145,9 @@ def _sections(signature: _Signature) -> Sections:
     known = _parsed.get(path)
     if known is None or known[0] != signature:
         known = _parsed[path] = (signature, read(path))
+        for name in _NO_EFFECT.keys() & known[1].keys():
+            where = known[1][name].where()
+            logger("torchx").warning("%s: section `[%s]` has no effect: %s", where, name, _NO_EFFECT[name])
         if _is_projects(path):
             from torchx.config.trust import scan
 

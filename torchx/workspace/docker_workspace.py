@@ -49,7 +49,8 @@ class _Built:
 class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
     """Builds an image from the workspace, with its ``Dockerfile.torchx`` or by copying it onto the role's image.
 
-    ``Dockerfile.torchx`` gets the build arguments ``IMAGE`` (the role's image) and ``WORKSPACE``. Without one, the
+    ``Dockerfile.torchx`` gets the build arguments ``IMAGE`` (the role's image), ``WORKSPACE`` and those of the option
+    ``build_args``. Without one, the
     workspace is copied to the image's working directory.
 
     Args:
@@ -86,6 +87,7 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
             help="what builds the image: `docker`, an engine; `oci`, no engine: files go straight to `image_repo`;"
             " `auto`, an engine when one answers",
         )
+        opts.add("build_args", type_=dict[str, str], help=f"further arguments of `{TORCHX_DOCKERFILE}`: A:1,B:2")
         opts.add("platform", type_=str, help="platform of the image, such as `linux/arm64`, where the base has several")
         return opts
 
@@ -118,8 +120,9 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         from torchx.workspace.images import docker_build
         from torchx.workspace.oci import read_workspace
 
+        more: Any = cfg.get("build_args") or {}
         platform, quiet = str(cfg.get("platform") or ""), bool(cfg.get("quiet"))
-        built = docker_build.build(self._docker_client, workspace, image, platform=platform, quiet=quiet)
+        built = docker_build.build(self._docker_client, workspace, image, args=more, platform=platform, quiet=quiet)
         return _Built(built, built, read_workspace(workspace).hash)
 
     def _builder(self, cfg: Mapping[str, CfgVal]) -> str:
@@ -140,6 +143,11 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
             raise ConfigError(
                 f"{why}an image built without an engine needs a registry, but there is no `image_repo`",
                 hint="give one: `-cfg image_repo=<registry>/<name>`" + ("; or start a Docker engine" if why else ""),
+            )
+        if wanted == OCI and cfg.get("build_args"):
+            raise ConfigError(
+                f"{why}`build_args` are arguments of a `{TORCHX_DOCKERFILE}`, which only an engine builds",
+                hint="use `builder=docker`, or omit them",
             )
         return wanted
 

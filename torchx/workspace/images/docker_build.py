@@ -29,6 +29,7 @@ def build(
     workspace: Workspace,
     image: str,
     *,
+    args: Mapping[str, str] | None = None,
     platform: str = "",
     quiet: bool = False,
     stream: TextIO | None = None,
@@ -36,7 +37,7 @@ def build(
     """Build the workspace onto ``image`` with the engine, which pulls that image only if it needs and lacks it.
 
     Returns the id of the new image, ``sha256:...``. The default platform is the engine's. With ``quiet``, only the
-    output of a failed build is shown.
+    output of a failed build is shown. ``args`` are further build arguments.
 
     Raises:
         BackendError: the build or the engine failed.
@@ -50,7 +51,7 @@ def build(
                 fileobj=context_chunks(workspace),
                 custom_context=True,
                 dockerfile=TORCHX_DOCKERFILE,
-                buildargs={"IMAGE": image, "WORKSPACE": str(workspace)},
+                buildargs={**(args or {}), "IMAGE": image, "WORKSPACE": str(workspace)},
                 labels={LABEL_VERSION: __version__},
                 platform=platform or None,
                 pull=False,
