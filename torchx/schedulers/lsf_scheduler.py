@@ -37,20 +37,28 @@ from torchx.schedulers.lsf.answers import (
     get_job_state,
     line_of,
 )
-from torchx.schedulers.lsf.attempts import CANCELLED_FILE, OPTIONS_FILE, policy
+from torchx.schedulers.lsf.attempts import OPTIONS_FILE, policy
 from torchx.schedulers.lsf.client import (
     NO_LSF,
-    NOTHING,
+    accept_kill,
     bjobs,
     find_rank0_host,
     find_rank0_host_from_bhosts_stdout,
     refusal,
 )
+from torchx.schedulers.lsf.ends import Ends
 from torchx.schedulers.lsf.folders import jobs_of
 from torchx.schedulers.lsf.options import Opts, check, job_dir
 from torchx.schedulers.lsf.parse import Row, group_of, was_released
 from torchx.schedulers.lsf.reasons import STATES
-from torchx.schedulers.lsf.replicas import REPLICAS_FILE, STARTED_FILE, SUBMIT_FILE, get_command, get_docker_command
+from torchx.schedulers.lsf.replicas import (
+    CANCELLED_FILE,
+    REPLICAS_FILE,
+    STARTED_FILE,
+    SUBMIT_FILE,
+    get_command,
+    get_docker_command,
+)
 from torchx.schedulers.lsf.request import NAMES, RANK0_HOST, LsfBsub, after, cleanup_str, get_bsub, get_submit_script
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Role, parse_app_handle, runopts
 from torchx.specs.handles import JobId
@@ -113,6 +121,7 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
 
     def __init__(self, session_name: str, **parts: Any) -> None:
         super().__init__("lsf", session_name, **parts)
+        self._ends = Ends()
 
     def _run_opts(self) -> runopts:
         opts = super()._run_opts()
@@ -243,10 +252,10 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
 
     def _facts(self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]) -> dict[str, Known]:
         found = by_app(self._bjobs(site, app_ids))
-        return jobs_of(site.files, {i: found.get(i, []) for i in app_ids}, folders)
+        return jobs_of(site.files, {i: found.get(i, []) for i in app_ids}, folders, self._ends)
 
     def _query_all(self, site: Site) -> list[ListAppResponse]:
-        return [line_of(job) for job in jobs_of(site.files, by_app(self._bjobs(site, [])), {}).values()]
+        return [line_of(job) for job in jobs_of(site.files, by_app(self._bjobs(site, [])), {}, self._ends).values()]
 
     # -- sweeps ----------------------------------------------------------------------------------
 
@@ -284,16 +293,14 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
 
     def _cancel_existing(self, app_id: str) -> None:
         folder = self._folder(app_id)
-        if folder is not None and folder.text(OPTIONS_FILE):
-            folder.files.write(folder.file(CANCELLED_FILE), b"")  # it may be about to be retried
+        if folder is not None and not self._is_over(app_id):
+            folder.files.write(folder.file(CANCELLED_FILE), b"1\n")  # it may be about to be retried or requeued
         super()._cancel_existing(app_id)
 
     def _cancel_argv(self, app_id: str) -> list[str]:
         return ["bkill", "-g", group_of(app_id), "0"]
 
-    def _accept_cancel(self, done: Completed) -> None:
-        if not NOTHING.search(done.stderr):
-            done.check()
+    _accept_cancel = staticmethod(accept_kill)
 
     def _delete_existing(self, app_id: str) -> None:
         self._cancel_existing(app_id)

@@ -145,7 +145,7 @@ def test_years_that_lsf_does_not_show(text: str, expected: tuple[int, int, int, 
 
 def test_what_lsf_is_asked_for() -> None:
     """Each field, with a delimiter that is named."""
-    assert FORMAT.split("delimiter=") == [f"{' '.join(FIELDS)} ", "'|'"]
+    assert FORMAT.split("delimiter=") == [f"{' '.join(FIELDS)} ", "'\x1f'"]
 
 
 @pytest.mark.parametrize(("here", "entered"), [("h1 4", ["", "h2"]), ("h2 4 h1 4", ["h1", ""]), ("", ["h1", "h2"])])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from torchx.errors import CommandError, TransientError
@@ -19,9 +21,10 @@ old              10  Closed:Active     -    -    -    -     0     0     0     0
 """
 
 
-def ask(queue: str = "", **broken: Exception) -> dict[str, Finding]:
+def ask(queue: str = "", *, jobs: str = "JOBID|STAT\n7|RUN\n", **broken: Any) -> dict[str, Finding]:
     fake = FakeCommandRunner()
     answers = {"lsid": "IBM Spectrum LSF 10.1\nMy cluster name is c1\n", "bqueues": QUEUES, "bhosts": "h1\nh2\n"}
+    answers |= {"bsub": "IBM Spectrum LSF 10.1, bsub\n", "bjobs": jobs}
     for program, text in answers.items():
         fake.on(program, **({"raises": broken[program]} if program in broken else {"stdout": text}))
     found = [f for check in LsfScheduler("s", commands=fake).diagnose({"lsf_queue": queue}) for f in check.findings()]
@@ -31,7 +34,9 @@ def ask(queue: str = "", **broken: Exception) -> dict[str, Finding]:
 def test_a_cluster_that_works() -> None:
     """Release and queue are good; whether hosts share the folder is in doubt."""
     found = ask("normal")
-    assert {what: f.verdict for what, f in found.items()} == {"LSF": GOOD, "queue": GOOD, "shared folder": UNKNOWN}
+    good = dict.fromkeys(("LSF", "jobs", "bsub", "queue"), GOOD)
+    assert {what: f.verdict for what, f in found.items()} == {**good, "shared folder": UNKNOWN}
+    assert found["jobs"].said == "`bjobs` knows 1 of yours"
     assert found["LSF"].said == "IBM Spectrum LSF 10.1"
 
 
@@ -47,12 +52,19 @@ def test_queues(queue: str, verdict: str, fix: str) -> None:
 
 def test_no_answer() -> None:
     """A timeout is a doubt; missing commands are bad."""
-    silent = dict.fromkeys(("lsid", "bqueues", "bhosts"), TransientError("no answer"))
+    silent: dict[str, Any] = dict.fromkeys(("lsid", "bjobs", "bsub", "bqueues", "bhosts"), TransientError("no answer"))
     assert {f.verdict for f in ask("x", **silent).values()} == {UNKNOWN}
-    missing = {p: CommandError("no", argv=[p], returncode=127) for p in silent}
+    missing: dict[str, Any] = {p: CommandError("no", argv=[p], returncode=127) for p in silent}
     found = ask("x", **missing)
     assert {f.verdict for f in found.values()} == {BAD}
     assert "-cfg ssh=" in found["LSF"].fix
+
+
+@pytest.mark.parametrize("said", ["", "JOBID STAT\n7 RUN\n", "bjobs: illegal option -- o\n"])
+def test_an_lsf_of_other_columns(said: str) -> None:
+    """It has queues and hosts, but no verb works: that is bad."""
+    found = ask("normal", jobs=said)["jobs"]
+    assert (found.verdict, "cannot read" in found.said) == (BAD, True)
 
 
 def test_lsf_that_fails() -> None:

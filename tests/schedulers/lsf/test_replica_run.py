@@ -97,8 +97,8 @@ def test_what_keeps_it_from_starting(given: str, why: str, tmp_path: Path) -> No
         ("INT", "exit 0", 143, ["143", "1"]),
         ("TERM", "exit 5", 5, ["5", "1"]),
         ("TERM", "exit 10", 10, ["10", "1"]),
-        ("USR2", "exit 0", 0, ["0", "1"]),  # the time limit: what exits with 0 has succeeded
-        ("USR2", "exit 5", 5, ["5", "1"]),
+        ("USR2", "exit 0", 0, ["0", "2"]),  # the time limit: what exits with 0 has succeeded
+        ("USR2", "exit 5", 5, ["5", "2"]),
     ],
 )
 def test_lsf_ends_it(signal: str, ends: str, code: int, noted: list[str], tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_lsf_ends_it_twice(tmp_path: Path) -> None:
 def test_the_time_limit_is_remembered(tmp_path: Path) -> None:
     """For the policy: it is not the same as a signal from elsewhere."""
     tell = 'torchx_failed() { echo "$killed$timed"; exit 1; }'
-    for signal, told in (("USR2", "11"), ("TERM", "1")):
+    for signal, told in (("USR2", "12"), ("TERM", "1")):
         program = f"kill -{signal} $$; exit 1"
         found = steps(tmp_path, f"timed=; {RUN}; {tell}; torchx_program() {{ {program}; }}; torchx_run")
         assert found.out == [told]

@@ -21,27 +21,31 @@ from torchx.util.records import dataclass, replace
 
 _DEPENDS = "Job dependency condition not satisfied"
 _NOT_FOUND = "its host does not see the job's folder, or has no bash; `jobdir` must be on shared storage"
-_NO_BASH = "127"
+NO_PROGRAM = "127"
+"""LSF's exit code of a job whose program or script is missing."""
 
 
 @dataclass(frozen=True)
 class Exit:
-    """How a replica ended, as its script recorded it: exit code, whether it was killed, and the Unix time."""
+    """How a replica ended, as its script recorded it: exit code, whether it was killed, and the Unix time; ``late``: it
+    had exceeded its time limit.
+    """
 
     code: int
     killed: bool
     at: float
+    late: bool = False
 
     @staticmethod
     def parse(text: str) -> Exit | None:
         """Parse the file ``exit``; None if it is empty or damaged.
 
         >>> Exit.parse("3 0 1700000000")
-        Exit(code=3, killed=False, at=1700000000.0)
+        Exit(code=3, killed=False, at=1700000000.0, late=False)
         """
         words = text.split()
         try:
-            return Exit(int(words[0]), words[1] != "0", float(words[2]))
+            return Exit(int(words[0]), words[1] != "0", float(words[2]), late=words[1] == "2")
         except (IndexError, ValueError):
             return None
 
@@ -141,6 +145,8 @@ def _waits(row: Row) -> bool:
 
 def replica_facts(role: str, row: Row, left: Exit | None = None, *, rank0_waits: bool = False) -> ReplicaFacts:
     """Facts about one replica. With ``rank0_waits`` the reason of replica 0 is shown, not the dependency on it."""
+    if left is not None and left.late and row.stat == "EXIT" and not row.exit_reason:
+        row = replace(row, exit_reason="TERM_RUNLIMIT")
     state = replica_state(row, left)
     word = term(row.exit_reason) if state is AppState.FAILED else ""
     code = whole(row.exit_code) if row.exit_code.isdecimal() and word not in KINDS else None
@@ -167,7 +173,8 @@ def replica_state(row: Row, left: Exit | None = None) -> AppState:
     if state is not AppState.FAILED or _failed_by_itself(left):
         return state
     word = term(row.exit_reason)
-    by_owner = word in BY_OWNER or (not word and row.exit_code in ("", "130"))
+    killed = row.exit_code in ("", "130") or (left is not None and left.killed)
+    by_owner = word in BY_OWNER or (not row.exit_reason and killed)
     return AppState.CANCELLED if by_owner else AppState.FAILED
 
 
@@ -182,7 +189,7 @@ def _why(row: Row, left: Exit | None, *, rank0_waits: bool) -> str:
         return SUSPENDED.get(row.stat) or (why_pending(row.pend_reason) if has_reason else "")
     if app_state(row.stat) is not AppState.FAILED or _failed_by_itself(left):
         return ""
-    unseen = row.exit_code == _NO_BASH and left is None and bool(row.app_id)
+    unseen = row.exit_code == NO_PROGRAM and left is None and bool(row.app_id) and not row.exit_reason
     return _NOT_FOUND if unseen else why_ended(row.exit_reason)
 
 

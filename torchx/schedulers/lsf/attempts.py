@@ -40,7 +40,6 @@ from torchx.util.strings import parse_size
 OPTIONS_FILE = "retry.json"
 """The options for later submissions, as a file for the hosts."""
 
-CANCELLED_FILE = "cancelled"
 _ENOUGH = 0.98  # `bjobs` rounds memory sizes
 _GONE = ("unavail", "unreach")  # states of hosts in bhosts
 _LOST = ("UNKWN", "ZOMBI")  # states of jobs

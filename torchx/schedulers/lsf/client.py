@@ -9,9 +9,12 @@ from torchx.schedulers.batch.sites import Run
 from torchx.schedulers.kit.commands import Completed, LocalCommandRunner, last_line
 from torchx.schedulers.lsf.parse import FORMAT, Row, group_of, rows, whole
 from torchx.specs.api import Role
+from torchx.util.records import replace
 
 NO_LSF = 127
 """Exit code of the submission script if ``bsub`` is missing."""
+
+_USAGE = re.compile(r"^\s*usage\b", re.IGNORECASE | re.MULTILINE)
 
 # Part of bsub's message -> hint.
 HINTS = {
@@ -21,11 +24,23 @@ HINTS = {
     "Bad resource requirement": "see the run options `resreq` and `gpu_options`",
     "project": "name a project of yours: `-cfg project=NAME`",
     "Bad host name": "`bhosts` shows the hosts: `-cfg hosts=NAME`",
+    "llegal option": "this `bsub` does not have an option of `-cfg bsub_args`, or of torchx: see `bsub -h`",
     "Request aborted by esub": "the site's own check (esub) rejected it; `-cfg bsub_args=...` sets what it requires",
 }
 
 NOTHING = re.compile(r"(?i)no (unfinished |matching )?job|not found|no such job|already finished")
 """Matches LSF's messages about unknown or finished jobs."""
+
+_TAKEN = re.compile(rf"{NOTHING.pattern}|operation is in progress|termination request issued")
+
+
+def accept_kill(done: Completed) -> None:
+    """Raise CommandError if ``bkill`` failed and a job runs on. LSF also fails for jobs that are already ending, for
+    arrays, and for lost hosts, although it has accepted the request.
+    """
+    others = [line for line in done.stderr.splitlines() if line.strip() and not _TAKEN.search(line)]
+    if others or not done.stderr.strip():
+        replace(done, stderr="\n".join(others)).check()
 
 
 def bjobs(run: Run, app_ids: list[str]) -> list[Row]:
@@ -59,11 +74,12 @@ def find_rank0_host_from_bhosts_stdout(msg: str, role: Role) -> str:
 
 def refusal(done: Completed) -> CommandError:
     """Return the error for a rejected submission, with LSF's message."""
-    said = last_line(done.stderr, f"its submission ended with exit code {done.returncode}")
+    text = _USAGE.split(done.stderr)[0]
+    said = last_line(text, f"its submission ended with exit code {done.returncode}")
     return CommandError(
         f"LSF did not take the job: {said}",
         argv=done.argv,
         returncode=done.returncode,
         stderr=done.stderr,
-        hint=next((hint for words, hint in HINTS.items() if words in done.stderr), ""),
+        hint=next((hint for words, hint in HINTS.items() if words in text), ""),
     )

@@ -9,10 +9,13 @@ from collections.abc import Mapping, Sequence
 from torchx.schedulers.batch.folders import JOB_FILE, JobFolder, read_whole, roles_of
 from torchx.schedulers.batch.queries import Known
 from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, begins_of
+from torchx.schedulers.kit.failures import SHELL
 from torchx.schedulers.kit.files import Files
-from torchx.schedulers.lsf.answers import Exit, facts_of, left_row, nothing_left
-from torchx.schedulers.lsf.parse import Row, whole
+from torchx.schedulers.lsf.answers import NO_PROGRAM, Exit, facts_of, left_row, nothing_left
+from torchx.schedulers.lsf.ends import NOTE, Ends
+from torchx.schedulers.lsf.parse import Row, report_end, whole
 from torchx.schedulers.lsf.replicas import (
+    CANCELLED_FILE,
     ENDED_FILE,
     EXIT_FILE,
     REPORTS,
@@ -25,17 +28,20 @@ from torchx.schedulers.lsf.sweeps import SWEEP_FILE, describe, ends_of, report_n
 from torchx.specs.api import Role
 from torchx.specs.wishes.retries import read_attempts
 from torchx.supervisor.layout import HANG_FILE
+from torchx.util.records import replace
 
 Position = tuple[int, int]
 
 _SMALL = (
     *(JOB_FILE, ATTEMPTS_FILE, RESTARTS_FILE, SUBMITTED_FILE, STARTED_FILE, ENDED_FILE, SWEEP_FILE),
-    *(HANG_FILE, SILENT_FILE),
+    *(HANG_FILE, SILENT_FILE, CANCELLED_FILE),
 )
 _KNOWN_AFTER_S = 120.0
 
 
-def jobs_of(files: Files, found: Mapping[str, list[Row]], folders: Mapping[str, JobFolder]) -> dict[str, Known]:
+def jobs_of(
+    files: Files, found: Mapping[str, list[Row]], folders: Mapping[str, JobFolder], ends: Ends
+) -> dict[str, Known]:
     """Many jobs with the contents of their folders, by two queries for all of them; unknown jobs are left out.
 
     ``folders`` are the recorded ones; those of other jobs are taken from LSF's answer.
@@ -50,13 +56,15 @@ def jobs_of(files: Files, found: Mapping[str, list[Row]], folders: Mapping[str, 
         folder = folders.get(app_id)
         if folder is None:
             if members:
-                jobs[app_id] = Known(facts_of(app_id, members))
+                jobs[app_id] = Known(facts_of(app_id, [ends.settled(row) for row in members]))
             continue
 
         def text(name: str, folder: JobFolder = folder) -> str:
             return texts.get(folder.file(name), b"").decode("utf-8", "replace")
 
         young = time.time() - whole(text(SUBMITTED_FILE).strip()) < _KNOWN_AFTER_S
+        told = [_with_report(row, reports[app_id].get((row.role, row.k), "")) for row in members]
+        shown = told if text(CANCELLED_FILE) else [_settled(row, exits[app_id], ends) for row in told]
         rest = [
             left_row(app_id, *position, left=exits[app_id].get(position), report=reports[app_id].get(position, ""))
             or nothing_left(app_id, *position, young=young)
@@ -64,10 +72,10 @@ def jobs_of(files: Files, found: Mapping[str, list[Row]], folders: Mapping[str, 
         ]
         attempts = read_attempts(text(ATTEMPTS_FILE).splitlines())
         folder.begins = begins_of(attempts)
-        if members or rest:
+        if shown or rest:
             facts = facts_of(
                 app_id,
-                [*members, *rest],
+                [*shown, *rest],
                 roles=roles[app_id],
                 exits=exits[app_id],
                 restarts=text(RESTARTS_FILE).count("\n"),
@@ -76,9 +84,28 @@ def jobs_of(files: Files, found: Mapping[str, list[Row]], folders: Mapping[str, 
                 silent=bool(text(SILENT_FILE)),
                 times=(whole(text(STARTED_FILE).strip()), whole(text(ENDED_FILE).strip())),
             )
+            facts = facts if shown == told else replace(facts, notes=[NOTE], ended=None)
             width, size = sweeps[app_id]
             jobs[app_id] = Known(facts, folder, describe(facts, width) if size else None)
     return jobs
+
+
+def _with_report(row: Row, report: str) -> Row:
+    """With the reason from LSF's report, if ``bjobs`` has none."""
+    ended = report_end(report) if row.stat == "EXIT" and not row.exit_reason else None
+    return replace(row, exit_reason=ended[1]) if ended and ended[0] == row.exit_code else row
+
+
+def _settled(row: Row, exits: dict[Position, Exit], ends: Ends) -> Row:
+    """See :meth:`Ends.settled`. A program's own end is final: its script recorded it."""
+    left = exits.get((row.role, row.k))
+    by_itself = not left.killed if left is not None else whole(row.exit_code) <= SHELL
+    if row.stat == "DONE" or (row.stat == "EXIT" and by_itself):
+        return row
+    settled = ends.settled(row, left.at if left is not None else None)
+    if settled is not row:
+        exits.pop((row.role, row.k), None)
+    return settled
 
 
 def _forgotten(members: Sequence[Row], roles: Sequence[Role]) -> set[Position]:
@@ -111,7 +138,8 @@ def _ends(
         for index, k in failed | forgotten:
             result = posixpath.join(folder.replica(roles[app_id][index].name, k), EXIT_FILE)
             places[result] = (app_id, (index, k))
-        for index, k in forgotten:
+        unread = {(row.role, row.k) for row in found[app_id] if row.exit_code == NO_PROGRAM}
+        for index, k in forgotten | (failed & unread):
             places[posixpath.join(folder.path, REPORTS, f"{index}.{k}")] = (app_id, (index, k))
     reports: dict[str, dict[Position, str]] = {app_id: {} for app_id in folders}
     for path, data in read_whole(files, places).items():

@@ -20,7 +20,18 @@ from torchx.schedulers.kit.foreign import Named
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.lsf.answers import replica_facts
 from torchx.schedulers.lsf.client import NOTHING
-from torchx.schedulers.lsf.parse import FIELDS, Row, cells, custom_format, group_of, name_parts, row_of, whole
+from torchx.schedulers.lsf.ends import NOTE, Ends
+from torchx.schedulers.lsf.parse import (
+    FIELDS,
+    NO_JOB_FILE,
+    Row,
+    cells,
+    custom_format,
+    group_of,
+    name_parts,
+    row_of,
+    whole,
+)
 from torchx.schedulers.lsf.reasons import app_state
 from torchx.specs.api import AppState
 from torchx.util.records import dataclass, replace
@@ -31,8 +42,11 @@ _FORMAT = custom_format((*FIELDS, *_MORE))
 _REFERENCE = re.compile(r"(\d+)(?:\[(\d+)\])?")
 _NO_FILE = "without `bsub -o FILE` LSF mails the output when the job has ended"
 _REPORT = re.compile(r"^(?:-{20,}\n)?Sender: LSF System.*?^(The output \(if any\) [^\n]*)$", re.MULTILINE | re.DOTALL)
+_NOT_YET = re.compile(r"(?i)not yet started|already (?:finished|done)|no matching job")
 _PEEKED = re.compile(r"^<< output from std(?:out|err) >>\n", re.MULTILINE)
-_TRAILER = re.compile(r"\s+PS:\s+Read file <[^\n]*> for stderr output of this job\.\s*\Z")
+_TRAILER = re.compile(
+    r"\s+PS:\s+(?:Read file <[^\n]*> for stderr output of this job\.|Unable to read output data[^\n]*)"
+)
 
 
 @dataclass(frozen=True)
@@ -74,7 +88,12 @@ class ReportedOutputs(Outputs):
 
     def evidence(self, replicas: Sequence[tuple[str, int]], *, said: str = "") -> list[Evidence]:
         left = super().evidence(replicas, said=said)
-        return [replace(found, stdout=own_words(found.stdout), stderr=own_words(found.stderr)) for found in left]
+        return [self._without_report(found) for found in left]
+
+    def _without_report(self, found: Evidence) -> Evidence:
+        unread = NO_JOB_FILE.search(found.stdout) or NO_JOB_FILE.search(found.stderr)
+        said = unread[0] if unread else own_words(found.stderr)
+        return replace(found, stdout=own_words(found.stdout), stderr=said)
 
 
 def own_words(text: str) -> str:
@@ -86,13 +105,17 @@ def own_words(text: str) -> str:
     >>> own_words("fine\nSender: LSF System <a@b>\n...\nThe output (if any) is above this job summary.\n")
     'fine\n'
     """
-    parts = _REPORT.split(_TRAILER.sub("\n", text))  # output, what a report ends with, output, ...
+    parts = _REPORT.split(text)  # output, what a report ends with, output, ...
     behind = len(parts) == 1 or "follows" in parts[-2]
-    return parts[-1 if behind else -3]
+    own = parts[-1 if behind else -3]
+    trailers = [*_TRAILER.finditer(own)]  # the text of stderr may follow
+    return f"{own[: trailers[-1].start()]}\n" if trailers and len(parts) > 1 else own
 
 
 class ForeignLsfJobs(ForeignAtSites):
     """The view of :class:`torchx.schedulers.lsf_scheduler.LsfScheduler` on jobs of others."""
+
+    _ends: Ends  # the scheduler's
 
     def find(self, reference: str) -> Named | None:
         if not _REFERENCE.fullmatch(reference):
@@ -113,7 +136,7 @@ class ForeignLsfJobs(ForeignAtSites):
 
     def _facts(self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]) -> dict[str, Known]:  # noqa: ARG002  # the scheduler's
         return {
-            app_id: Known(foreign_facts(app_id, found), ReportedOutputs(site.files, app_id, found))
+            app_id: Known(foreign_facts(app_id, found, self._ends), ReportedOutputs(site.files, app_id, found))
             for app_id, found in self._jobs(site, app_ids).items()
         }
 
@@ -133,8 +156,10 @@ class ForeignLsfJobs(ForeignAtSites):
 
     def _peeked(self, site: Site, job: Job, query: LogQuery) -> Sequence[str]:
         element = f"{job.row.jobid}[{job.index}]" if job.index else job.row.jobid
-        lines = _PEEKED.sub("", self.run_command(site, ["bpeek", element]).stdout).splitlines(keepends=True)
-        return [*query.matching(lines)]
+        done = self.run_command(site, ["bpeek", element])
+        if not _NOT_YET.search(done.stderr):
+            done.check()
+        return [*query.matching(_PEEKED.sub("", done.stdout).splitlines(keepends=True))]
 
     def _asked(self, app_id: str) -> list[Job]:
         return self._jobs(self._site(app_id), [app_id]).get(app_id, [])
@@ -161,9 +186,10 @@ class ForeignLsfJobs(ForeignAtSites):
         return ["bkill", app_id]
 
 
-def foreign_facts(app_id: str, jobs: Sequence[Job]) -> JobFacts:
+def foreign_facts(app_id: str, jobs: Sequence[Job], ends: Ends) -> JobFacts:
     """Facts about a job, or about an array."""
-    members = [replica_facts(job.role, job.row) for job in jobs]
+    rows = [ends.settled(job.row) for job in jobs]
+    members = [replica_facts(job.role, row) for job, row in zip(jobs, rows, strict=True)]
     facts = JobFacts(
         app_id=app_id,
         native=jobs[0].row.stat,
@@ -171,6 +197,7 @@ def foreign_facts(app_id: str, jobs: Sequence[Job]) -> JobFacts:
         ended=max(r.ended for r in members) or None,
         cancelled=all(r.state is AppState.CANCELLED for r in members),
         roles=[RoleFacts(name=jobs[0].role, replicas=members)],
+        notes=() if all(job.row is row for job, row in zip(jobs, rows, strict=True)) else [NOTE],
     )
     return task_facts(facts, members) if jobs[0].role == TASK else facts
 

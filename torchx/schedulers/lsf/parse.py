@@ -9,12 +9,17 @@ from collections.abc import Iterable, Mapping
 
 from torchx.util.records import dataclass
 
-# https://www.ibm.com/docs/en/SSWRJV_10.1.0/lsf_command_ref/bjobs.o.1.html. The last field may contain the delimiter.
+# https://www.ibm.com/docs/en/SSWRJV_10.1.0/lsf_command_ref/bjobs.o.1.html
 FIELDS = (
     *("jobid", "jobindex", "stat", "job_group", "job_name", "exec_host", "exit_code"),
-    *("start_time", "finish_time", "output_file", "exit_reason", "pend_reason"),
+    *("start_time", "finish_time", "run_time", "output_file", "exit_reason", "pend_reason"),
 )
-DELIMITER = "|"
+DELIMITER = "\x1f"
+"""Not a character that people write: without ``-J`` the name of a job is its command, such as ``a | b``."""
+ENDS = ("EXIT", "DONE")
+"""LSF's states of jobs that have ended, or were requeued a moment ago."""
+_REQUEUED = "TERM_REQUEUE_"
+_USR2 = "140"  # LSF sends SIGUSR2 at the run limit
 
 
 def custom_format(fields: Iterable[str]) -> str:
@@ -113,13 +118,16 @@ def _indexed(text: str) -> tuple[str, int]:
 
 
 def cells(text: str) -> list[dict[str, str]]:
-    """Field to value for each job in the output of ``bjobs -o``; other lines are left out."""
-    lines = text.splitlines()
-    head = next((i for i, line in enumerate(lines) if line.startswith(f"JOBID{DELIMITER}")), None)
+    """Field to value for each job in the output of ``bjobs -o``; other lines are left out. The header shows the
+    delimiter.
+    """
+    lines = text.split("\n")
+    head = next((i for i, line in enumerate(lines) if re.match(r"JOBID[^\w\s]|JOBID\x1f", line)), None)
     if head is None:
         return []
-    names = lines[head].lower().split(DELIMITER)
-    every = (line.split(DELIMITER, len(names) - 1) for line in lines[head + 1 :])
+    delimiter = lines[head][len("JOBID")]
+    names = lines[head].lower().strip().split(delimiter)
+    every = (line.split(delimiter, len(names) - 1) for line in lines[head + 1 :])
     return [
         {name: "" if value.strip() == "-" else value.strip() for name, value in zip(names, values, strict=True)}
         for values in every
@@ -148,21 +156,44 @@ def name_parts(name: str) -> tuple[str, str, str] | None:
 
 def row_of(values: Mapping[str, str], now: float | None = None, *, app_id: str = "", role: int = 0, k: int = 0) -> Row:
     """Return a row of the table; the other arguments are attributes of :class:`Row`."""
+    stat, code, reason = values.get("stat", ""), values.get("exit_code", ""), values.get("exit_reason", "")
+    pending, finish = values.get("pend_reason", ""), values.get("finish_time", "")
+    if stat in ENDS and reason.startswith(_REQUEUED):
+        stat, code, reason, pending, finish = "PEND", "", "", f"Requeue the job for the next run ({reason});", ""
+    if stat == "EXIT" and code == _USR2 and not reason:
+        reason = "TERM_RUNLIMIT"
+    started, ended = moment(values.get("start_time", ""), now), moment(finish, now)
     return Row(
         jobid=values["jobid"],
-        stat=values.get("stat", ""),
+        stat=stat,
         app_id=app_id,
         role=role,
         k=k,
         name=values.get("job_name", ""),
         hosts=tuple(h.rpartition("*")[2] for h in values.get("exec_host", "").split(":") if h),
-        exit_code=values.get("exit_code", ""),
-        exit_reason=values.get("exit_reason", ""),
-        pend_reason=values.get("pend_reason", ""),
+        exit_code=code,
+        exit_reason=reason,
+        pend_reason=pending,
         output_file=values.get("output_file", ""),
-        started=moment(values.get("start_time", ""), now),
-        ended=moment(values.get("finish_time", ""), now),
+        **_times(started, ended, whole(values.get("run_time", "").partition(" ")[0]), running=stat == "RUN", now=now),
     )
+
+
+def _times(
+    started: float | None, ended: float | None, run_s: int, *, running: bool, now: float | None
+) -> dict[str, float | None]:
+    """Compute start and end from the minutes in which they are, and from the seconds that the job has run.
+
+    >>> _times(1200.0, 1260.0, 20, running=False, now=None)
+    {'started': 1240.0, 'ended': 1260.0}
+    """
+    if started is not None and run_s:
+        if ended is not None:
+            ended = min(max(started + run_s, ended), ended + 59)
+        if ended is not None or running:
+            at = (time.time() if now is None else now) if ended is None else ended
+            started = min(max(at - run_s, started), started + 59)
+    return {"started": started, "ended": ended}
 
 
 def group_of(app_id: str) -> str:
@@ -203,6 +234,10 @@ def moment(text: str, now: float | None = None) -> float | None:
     return None
 
 
+NO_JOB_FILE = re.compile(r"^Cannot open your job file.*", re.MULTILINE)
+"""Matches LSF's report about a job whose script it had lost."""
+
+
 def report_end(report: str) -> tuple[str, str] | None:
     """Exit code and termination reason in the report that LSF appends to ``-o`` files; None if there is none.
 
@@ -213,6 +248,8 @@ def report_end(report: str) -> tuple[str, str] | None:
     """
     if "\nSuccessfully completed." in f"\n{report}":
         return "0", ""
+    if unread := NO_JOB_FILE.search(report):
+        return "127", f"LSF said: {unread[0].rstrip()}"
     ended = re.search(r"^Exited(?: with exit code (\d+))?", report, re.MULTILINE)
     reason = re.search(r"^(TERM_[A-Z_]+: .*?)\.?$", report, re.MULTILINE)
     if ended is None and reason is None:

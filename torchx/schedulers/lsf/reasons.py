@@ -49,7 +49,7 @@ PENDING: dict[str, str] = {
     "Job array has reached its running element limit": "the sweep has reached its limit of running tasks",
     "Migrating job is waiting for rescheduling": "it was moved off its host and waits for another one",
     "Requeued job is waiting for rescheduling": "it was put back into the queue after a failed attempt",
-    "Requeue the job for the next run": "it was put back into the queue after a failed attempt",
+    "Requeue the job for the next run": "it was put back into the queue",
     "Waiting for re-scheduling after switching queue": "it was moved to another queue",
     "Waiting for re-scheduling after parameters have been changed": "it was changed, and LSF has not looked at it yet",
     "Waiting for scheduling after resumed by user": "it was resumed, and LSF has not looked at it yet",
@@ -115,6 +115,10 @@ PENDING: dict[str, str] = {
     "System is unable to schedule the job": "LSF cannot schedule it: see `bjobs -l`",
     "System is not ready for scheduling": "LSF is being reconfigured",
 }
+
+_NO_REASONS = ("candidate host pending", "non-candidate host pending", "(exit code")
+_OF_THE_JOB = ("Job dependency", "Dependency", "Requeue", "Waiting for", "New job", "The queue", "The job", "User has")
+"""Phrases to which LSF may add `1 host`, although they are about the job."""
 
 # https://www.ibm.com/docs/SSWRJV_10.1.0/lsf_admin/termination_reasons_lsf.html
 ENDED: dict[str, str] = {
@@ -217,13 +221,13 @@ def term(reason: str) -> str:
 def _phrases(reason: str) -> Iterator[tuple[str, str]]:
     for part in reason.replace("\n", " ").split(";"):
         phrase = part.strip()
-        if phrase in ("", "-") or phrase.lower().startswith(("candidate host pending", "non-candidate host pending")):
+        if phrase in ("", "-") or phrase.lower().startswith(_NO_REASONS):
             continue
         counted = re.fullmatch(r"(.*?)\s*:\s*(\d+ hosts?)", phrase)
         yield (counted[1], counted[2]) if counted else (phrase, "")
 
 
 def _sentence(phrase: str, hosts: str) -> str:
-    known = next((sentence for words, sentence in PENDING.items() if phrase.startswith(words)), None)
-    text = known or f"LSF says: {phrase}"
-    return f"{text} ({hosts})" if hosts else text
+    known = next((words for words in PENDING if phrase.startswith(words)), None)
+    text = PENDING[known] if known else f"LSF says: {phrase}"
+    return f"{text} ({hosts})" if hosts and not (known or "").startswith(_OF_THE_JOB) else text

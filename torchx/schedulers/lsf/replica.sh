@@ -25,7 +25,7 @@ torchx_clock() {
 
 # Sets host and port of replica 0 of the role.
 torchx_rank0() {
-    local file=$job/rank0.$role.$attempt tries=0 answer host port
+    local file=$job/rank0.$role.$attempt tries=0 over=0 answer host port
     if [ "$k" = 0 ]; then
         host=${LSB_MCPU_HOSTS%% *}; host=${host:-$(hostname)}
         port=$((20000 + ${LSB_JOBID:-0} % 10000))
@@ -38,14 +38,17 @@ torchx_rank0() {
             torchx_pause 0.5; tries=$((tries + 1))
             [ $((tries % 40)) = 0 ] || continue
             # With a policy each attempt has an LSF job of this name: the running or pending one counts.
-            answer=$(bjobs -a -noheader -o "stat exec_host delimiter=','" -J "$rank0" 2>/dev/null | sort -r | head -n 1)
+            answer=$(torchx_bjobs -a -noheader -o "stat exec_host delimiter=','" -J "$rank0") || continue
+            answer=$(sort -r <<<"$answer" | head -n 1)
             ls "$job" >/dev/null
             [ ! -s "$file" ] || continue # the file has just appeared
             case $answer in
                 RUN*)
                     [ "$tries" -ge 240 ] || continue
                     host=${answer#*,}; host=${host%%:*}; host=${host#*\*}; port=; break ;;
-                EXIT*|DONE*|"") echo "torchx: replica 0 is over, or LSF cannot be asked about it" >&2; return 1 ;;
+                EXIT*|DONE*) [ $((++over)) -ge 2 ] || continue ;;& # for some seconds LSF shows a requeued job as ended
+                EXIT*|DONE*|"") echo "torchx: replica 0 is over" >&2; return 1 ;;
+                *) over=0 ;;
             esac
         done
     fi
@@ -53,10 +56,21 @@ torchx_rank0() {
     [ -z "$port" ] || [ -n "$own_network" ] || export TORCHX_RANK0_PORT="$port"
 }
 
+torchx_bjobs() { # what bjobs prints; a failure, which does not mean that there are no jobs, is said in the log of the replica
+    local said; said=$(bjobs "$@" 2>&1) && { echo "$said"; return; }
+    case $said in *[Nn]"o matching job"*|*"not found"*|*"No unfinished job"*|*"No job found"*) return 0 ;; esac
+    echo "torchx: bjobs failed, asking again: ${said##*$'\n'}" >>"$dir/stderr.log"; return 1
+}
+
 torchx_others() { # ids of the other jobs of this app, or of this role
-    bjobs ${1:+"$1"} -noheader -o "jobid job_name delimiter=','" -g "$group" 2>/dev/null | while IFS=, read -r id name; do
-        case $name in "$2"*) [ "$id" = "$LSB_JOBID" ] || echo "$id" ;; esac
+    local found tries=0 id name
+    until found=$(torchx_bjobs ${1:+"$1"} -noheader -o "jobid job_name delimiter=','" -g "$group"); do
+        [ $((++tries)) -lt 60 ] || { echo "torchx: gave up: other replicas may go on" >>"$dir/stderr.log"; return 1; }
+        torchx_pause 5
     done
+    while IFS=, read -r id name; do
+        case $name in "$2"*) [ "$id" = "$LSB_JOBID" ] || echo "$id" ;; esac
+    done <<<"$found"
 }
 
 # This replica is in attempt N, as `run.N.JOBID` says, and others have begun the next one. Whichever process creates
@@ -135,20 +149,21 @@ torchx_take_part() { # joins the current attempt
     done
 }
 
-torchx_note() { printf '%s %s %(%s)T\n' "$code" "$killed" -1 >"$dir/exit"; }
+torchx_note() { printf '%s %s %(%s)T\n' "$code" "${timed:-$killed}" -1 >"$dir/exit"; }
 
 torchx_run() {
     dir=$job/$folder
     mkdir -p "$dir" || exit 73
     exec </dev/null
-    suffix=
+    [ ! -e "$job/cancelled" ] || exit 143 # LSF had requeued it when it was cancelled
+    suffix='' timed=''
     torchx_take_part "$1"
     export TORCHELASTIC_ERROR_FILE="$dir/error.json" # not that of a job in which this one was submitted
     rm -f "$dir/exit" "$dir/error.json"; rm -rf "$job/over/$role.$k"
     (set -C; printf '%(%s)T' -1 >"$job/started") 2>/dev/null
     [ -z "$wish" ] || torchx_up
     sizes=; torchx_clock & clock=$!
-    killed=0; ended=0; trap 'killed=1 ended=1' INT TERM; trap 'killed=1 timed=1' USR2
+    killed=0; ended=0; trap 'killed=1 ended=1' INT TERM; trap 'killed=1 timed=2' USR2
     # In a subshell: to separate the program's variables, and bash's message about its end from its output.
     if { cd "$cwd" && torchx_rank0; } 2>>"$dir/stderr.log"; then
         (exec >>"$dir/stdout.log" 2>>"$dir/stderr.log"; [ -z "$python$wish" ] || echo "$BASHPID" >"$dir/pid"; torchx_program); code=$?

@@ -39,6 +39,7 @@ STARTED_FILE = "started"
 ENDED_FILE = "ended"
 SUBMITTED_FILE = "submitted"
 ATTEMPT_FILE = "attempt"
+CANCELLED_FILE = "cancelled"
 REQUEUE_CODE = 99
 _LEFT_OUT = "# ... (torchx_run and its functions, the same in every job)"
 # Variables that bash does not allow to be set, but `env` does.

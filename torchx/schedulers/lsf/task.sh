@@ -4,7 +4,7 @@
 
 torchx_take_part() { attempt=0; }
 torchx_rank0() { export TORCHX_RANK0_HOST=localhost; }
-torchx_note() { printf '%s %s %s %(%s)T\n' "$k" "$code" "$killed" -1 >>"$job/ends.${LSB_MCPU_HOSTS%% *}"; }
+torchx_note() { printf '%s %s %s %(%s)T\n' "$k" "$code" "${timed:-$killed}" -1 >>"$job/ends.${LSB_MCPU_HOSTS%% *}"; }
 torchx_failed() { exit "$code"; } # other tasks continue
 
 torchx_values() {

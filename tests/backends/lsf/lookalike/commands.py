@@ -5,12 +5,21 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import select
 import shlex
+import signal
 import socket
 import sys
 from typing import Any
 
 from .show import show_history, show_jobs
+
+USAGE = """\
+Usage: bsub [-h] [-V] [-H] [-x] [-r | -rn] [-N] [-B] [-I | -Ip | -Is | -K]
+            [-q queue_name ...] [-m host_name[+[pref_level]] ...] [-n min_processors[,max_processors]]
+            [-J job_name | -J "job_name[index_list]%job_slot_limit"] [-P project_name]
+            [-w depend_cond] [-o out_file] [-e err_file] [-W run_limit] [-R res_req] [command [argument ...]]
+"""
 
 NAMES = (
     *("bsub", "bjobs", "bhist", "bpeek", "bkill", "brequeue", "bstop", "bresume"),
@@ -28,12 +37,19 @@ _VALUED = {
     "bhist": {"-n", "-u", "-J", "-P"},
     **{name: {"-g", "-J", "-q", "-u", "-m"} for name in ("bresume", "bstop", "brequeue", "bpeek")},
 }
+PATIENCE_S = 1.0  # until a command says that the daemon does not answer
+HANGS = "batch system daemon not responding ... still trying"
 _FLAGS = {"bsub": {"-r", "-rn", "-x", "-H", "-N", "-B", "-K", "-ti", "-Ne"}}
 _NOT_PASSED_ON = ("LSB_", "LS_")
 
 
 def main(name: str, argv: list[str]) -> int:
     """Runs one command."""
+    if name == "badmin" and argv in (["hang"], ["go"]):
+        return _stop(hang=argv == ["hang"])
+    if argv == ["-V"]:
+        print("A look-alike of IBM Spectrum LSF 10.1, for torchx's tests. It is not LSF.", file=sys.stderr)
+        return 0
     if name == "lsid":
         config = _config()
         print("A look-alike of IBM Spectrum LSF 10.1, for torchx's tests. It is not LSF.\n")
@@ -88,7 +104,7 @@ def _parse(name: str, argv: list[str]) -> tuple[dict[str, str], list[str]]:
             value = words.pop(0)
             options[word] = f"{options[word]} {value}" if word == "-R" and word in options else value
         elif name == "bsub" and word not in _FLAGS["bsub"]:
-            raise ValueError(f"{word}: Illegal option. Job not submitted.")
+            raise ValueError(f"bsub: illegal option -- {word[1]}\n{USAGE}")
         else:
             options[word] = ""
     return options, rest
@@ -135,11 +151,20 @@ def _ask(request: dict[str, Any]) -> dict[str, Any]:
         try:
             s.connect(os.path.join(os.environ["LSF_ENVDIR"], "mbatchd.sock"))
         except OSError:
-            # What LSF's commands say while its daemon is away, which they retry for ever; we give up.
-            print("LSF is down. Please wait ...", file=sys.stderr)
-            sys.exit(255)
+            print(HANGS, file=sys.stderr, flush=True)
+            while True:  # as LSF's commands do
+                signal.pause()
         with s.makefile("rwb") as stream:
             stream.write(json.dumps(request).encode() + b"\n")
             stream.flush()
+            if not select.select([s], [], [], PATIENCE_S)[0]:
+                print(HANGS, file=sys.stderr, flush=True)
             answer: dict[str, Any] = json.loads(stream.readline())
             return answer
+
+
+def _stop(*, hang: bool) -> int:
+    """``badmin hang`` and ``badmin go``, which are not LSF's: the daemon answers nobody, or goes on."""
+    with open(os.path.join(os.environ["LSF_ENVDIR"], "mbatchd.pid")) as file:
+        os.kill(int(file.read()), signal.SIGSTOP if hang else signal.SIGCONT)
+    return 0

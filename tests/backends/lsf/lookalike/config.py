@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import dataclass, field
+from typing import Any
 
 from .model import Host, Job, Queue
 
@@ -20,6 +22,9 @@ class Config:
         unit: LSF_UNIT_FOR_LIMITS.
         array_size: MAX_JOB_ARRAY_SIZE.
         with_index: LSB_BJOBS_DISPLAY_ENH: the index of an element stands behind its id.
+        requeue_window_s: for how long bjobs shows the end of a job that `brequeue` puts back.
+        exit_reasons: whether bjobs shows termination reasons; without them it is as on a descendant of LSF 4.
+        unreach_s: how long the jobs of a lost host stay RUN; it is `unreach` for that time, then `unavail`.
     """
 
     envdir: str
@@ -32,6 +37,9 @@ class Config:
     unit: str = "KB"
     array_size: int = 1000
     with_index: bool = False
+    requeue_window_s: float = 0.3
+    exit_reasons: bool = True
+    unreach_s: float = 0.2
     name: str = "lookalike"
 
     @property
@@ -53,15 +61,18 @@ class Config:
     def archive(self, job: Job) -> None:
         """What bhist still tells when bjobs has forgotten the job."""
         with open(self.history, "a") as file:
-            file.write(json.dumps({"id": job.reference, "header": header(job), "events": job.events}) + "\n")
+            file.write(json.dumps(history(job)) + "\n")
 
 
-def header(job: Job) -> str:
-    """The first line of ``bhist -l``, not yet folded."""
-    return (
+def history(job: Job) -> dict[str, Any]:
+    """What ``bhist -l`` tells: a line that is not yet folded, events, and seconds in the state of PEND and of RUN."""
+    header = (
         f"Job <{job.reference}>, Job Name <{job.full_name}>, User <{job.user}>, Project <{job.project}>, "
         f"Job Group <{job.group}>, Command <{job.command}>"
     )
+    end = job.finished or time.time()
+    seconds = [(job.started or end) - job.submitted, end - job.started if job.started else 0]
+    return {"id": job.reference, "header": header, "events": job.events, "seconds": seconds}
 
 
 def write_config(config: Config) -> None:

@@ -81,9 +81,16 @@ class Daemon:
                 self._ended(job, code)
         now = time.time()
         for job in self.cluster.started():
+            if job.lost_at:
+                job.stat = "UNKWN" if now >= job.lost_at + self.config.unreach_s else job.stat
+                continue
             while job.signals and job.signals[0][0] <= now:
                 processes.send(job.pid, job.signals.pop(0)[1])
             self._limits(job, now)
+        for job in self.cluster.jobs.values():
+            if job.back_at and now >= job.back_at:
+                job.log("Pending: Job has been requeued")
+                self.put_back(job, "Requeue the job for the next run: 1 host;")
         self._forget(now)
         for job in self.cluster.waiting():
             if "-ti" in job.options and "-w" in job.options and is_orphan(job.options["-w"], self.cluster.jobs):
@@ -99,10 +106,12 @@ class Daemon:
         for job in self.cluster.started():
             if job.resources.mem_limit_mb:
                 due.append(now + MEMORY_EVERY_S)
-            if limit := self._run_limit_s(job):
+            if not job.term and (limit := self._run_limit_s(job)):
                 due.append(job.started + limit)
                 due += [self._warn_at(job)] if job.options.get("-wa") and not job.warned else []
         due += [j.finished + self.config.clean_period_s for j in self.cluster.jobs.values() if j.finished]
+        due += [j.back_at for j in self.cluster.jobs.values() if j.back_at]
+        due += [j.lost_at + self.config.unreach_s for j in self.cluster.started() if j.lost_at and j.stat != "UNKWN"]
         return max(0.0, min(due) - now) if due else None
 
     def _limits(self, job: Job, now: float) -> None:
@@ -119,8 +128,8 @@ class Daemon:
             job.warned = True
             processes.send(job.pid, getattr(signal, f"SIG{job.options['-wa'].removeprefix('SIG')}"))
         if run_limit and now >= job.started + run_limit and not job.term:
-            processes.send(job.pid, signal.SIGUSR2)
-            self.kill(job, "TERM_RUNLIMIT")
+            job.term = "TERM_RUNLIMIT"
+            processes.send(job.pid, signal.SIGUSR2)  # and no more: a program that traps it goes on
 
     def _warn_at(self, job: Job) -> float:
         """When the signal of -wa is due: -wt before the run limit. 0: there is none."""
@@ -153,13 +162,13 @@ class Daemon:
                 os.unlink(f"{spool}.{stream}")
         cwd = job.cwd if os.path.isdir(job.cwd) else "/tmp"
         job.pid = processes.start(
-            ["/bin/sh", "-c", JOB_FILE % job.command],
+            ["/bin/sh", "-c", "exit 127" if job.no_file else JOB_FILE % job.command],
             env=self._environment(job),
             cwd=cwd,
             stdout=f"{spool}.out",
             stderr=f"{spool}.out" if not ({"-e", "-eo"} & set(job.options)) else f"{spool}.err",
         )
-        job.log(f"Dispatched {len(slots)} Task(s) on Host(s) {' '.join(f'<{h}>' for h in slots)}")
+        job.log(f"Dispatched to {' '.join(f'<{h}>' for h in slots)}")
         job.log(f"Starting (Pid {job.pid})")
         job.log(f"Running with execution home <{job.env.get('HOME', '/')}>, Execution CWD <{cwd}>")
 
@@ -182,7 +191,7 @@ class Daemon:
             "LSFUSER": job.user,
             "LSF_ENVDIR": config.envdir,
             "LSF_BINDIR": config.bindir,
-            "PATH": path if config.bindir in path.split(":") else f"{config.bindir}:{path}",
+            "PATH": f"{config.bindir}:{path}",
         }
         if job.runs > 1:
             env["LSB_RESTART"] = "Y"
@@ -198,7 +207,7 @@ class Daemon:
             return
         if job.signals:
             return
-        job.term = term
+        job.term, job.lost_at = term, 0
         now, gap = time.time(), self.config.terminate_interval_s
         numbers = [signal.SIGKILL] if now_only else [signal.SIGINT, signal.SIGTERM, signal.SIGKILL]
         job.signals = [(now + i * gap, number) for i, number in enumerate(numbers)]
@@ -206,34 +215,51 @@ class Daemon:
             processes.send(job.pid, signal.SIGCONT)
 
     def lose(self, name: str) -> None:
-        """A host is gone with all that runs there: a rerunnable job (-r) is put back, of others nobody knows."""
-        self.cluster.hosts[name].lost = True
+        """The link to a host breaks: a rerunnable job (-r) is put back, others run on, and nobody knows of them."""
+        self.cluster.hosts[name].lost_at = time.time()
         for job in self.cluster.started(name):
-            processes.send(job.pid, signal.SIGKILL)
-            job.signals, job.pid = [], 0
+            job.signals = []
             if "-r" in job.options:
+                processes.send(job.pid, signal.SIGKILL)
                 job.log("Job has been requeued: its execution host is unavailable")
-                self._put_back(job)
+                self.put_back(job, "Requeued job is waiting for rescheduling: 1 host;")
             else:
-                job.stat = "UNKWN"
+                job.lost_at = time.time()
 
-    def _put_back(self, job: Job) -> None:
-        job.stat, job.pend = "PEND", "Requeued job is waiting for rescheduling;"
-        job.hosts, job.gpu_ids, job.pid, job.started, job.term = [], [], 0, 0, ""
+    def find(self, name: str) -> None:
+        """The link is there again: what was killed meanwhile ends, and what has ended is known."""
+        self.cluster.hosts[name].lost_at = 0
+        for job in self.cluster.started(name):
+            job.stat, job.lost_at = "RUN", 0
+            if job.term:
+                processes.send(job.pid, signal.SIGKILL)
+                job.log("Exited; job has been forced to exit.")
+            if job.lost_code is not None:
+                self._ended(job, job.lost_code)
+
+    def put_back(self, job: Job, reason: str) -> None:
+        """Makes a job wait again; ``reason`` is what bjobs shows."""
+        job.stat, job.pend, job.finished, job.exit_code = "PEND", reason, 0, None
+        job.hosts, job.gpu_ids, job.pid, job.started, job.term, job.back_at = [], [], 0, 0, "", 0
 
     def _ended(self, job: Job, code: int) -> None:
         processes.send(job.pid, signal.SIGKILL)  # what it left behind
-        job.signals, job.exit_code = [], code
+        if job.lost_at:
+            job.lost_code = code
+            return
+        job.signals, job.exit_code, job.lost_code = [], code, None
         if not job.term and code == 128 + signal.SIGKILL:
             job.term = "TERM_EXTERNAL_SIGNAL"
         spec, all_but = requeue_codes(job.options.get("-Q", ""))
-        asked = job.requeue or (not job.term and code != 0 and (code in spec) != all_but and "-Q" in job.options)
-        if asked:
-            job.requeue = False
-            job.log(f"Pending: Requeued job is waiting for rescheduling;(exit code {code})")
-            self._put_back(job)
+        if not job.term and code != 0 and (code in spec) != all_but and "-Q" in job.options:
+            job.log(f"Pending: Requeued job is waiting for rescheduling: 1 host;(exit code {code})")
+            self.put_back(job, f"Requeued job is waiting for rescheduling: 1 host;(exit code {code})")
             return
         job.stat, job.finished = ("DONE" if code == 0 else "EXIT"), time.time()
+        if job.requeue:
+            job.requeue, job.back_at = False, job.finished + self.config.requeue_window_s
+            job.log(f"Exited with exit code {code}")
+            return
         if code == 0:
             job.term = ""
             job.log("Done successfully. The CPU time used is 0.0 seconds")

@@ -34,7 +34,7 @@ class Host:
     mem_mb: float
     gpus: int = 0
     closed: bool = False
-    lost: bool = False
+    lost_at: float = 0
 
 
 @dataclass
@@ -73,6 +73,8 @@ class Job:
     Attributes:
         index: within its array; 0 of a job that is in none.
         most: how many elements of the array may run at the same time; 0: there is no limit.
+        spec: the value of ``-J``.
+        no_file: its job file is gone.
     """
 
     id: int
@@ -106,6 +108,13 @@ class Job:
     requeue: bool = False
     index: int = 0
     most: int = 0
+    spec: str = ""
+    # When a requeued job waits again; until then bjobs shows its end.
+    back_at: float = 0
+    # Since when its host is lost, and how its processes ended meanwhile.
+    lost_at: float = 0
+    lost_code: int | None = None
+    no_file: bool = False
 
     @property
     def reference(self) -> str:

@@ -24,7 +24,12 @@ def job_report(config: Config, job: Job) -> None:
     spool = config.spool(job)
     out, err = path_of(job, "-o", "-oo"), path_of(job, "-e", "-eo")
     if out:
-        _deliver(out, _report(config, job, _read(f"{spool}.out")), overwrite="-oo" in job.options)
+        text = _report(config, job, _read(f"{spool}.out"))
+        if err:
+            text += f"\nPS:\n\nRead file <{err}> for stderr output of this job.\n\n{_read(f'{spool}.err')}"
+        if job.no_file:
+            text += "\nPS:\n\nUnable to read output data from the stdout buffer file\n"
+        _deliver(out, text, overwrite="-oo" in job.options)
     if err:
         _deliver(err, _read(f"{spool}.err"), overwrite="-eo" in job.options)
     for stream in ("out", "err"):
@@ -39,16 +44,16 @@ def _report(config: Config, job: Job, output: str) -> str:
     word = "Done" if job.stat == "DONE" else "Exited"
     line = "-" * 60
     end = "Successfully completed." if job.stat == "DONE" else f"Exited with exit code {job.exit_code}."
-    reason = f"{job.exit_reason}.\n" if job.term else ""
+    reason = f"{job.exit_reason}.\n" if job.term and config.exit_reasons else ""
+    unread = "Cannot open your job file: /spool/lsbatch/1.shell\n\n" if job.no_file else ""
     return f"""Sender: LSF System <lsfadmin@{job.hosts[0]}>
-Subject: Job {job.reference}: <{job.full_name}> in cluster <{config.name}> {word}
+Subject: Job {job.reference}: <{job.spec or job.full_name}> {word}
 
-Job <{job.full_name}> was submitted from host <{job.from_host}> by user <{job.user}> in cluster <{config.name}> at {when(job.submitted)}
-Job was executed on host(s) <{job.hosts[0]}>, in queue <{job.queue}>, as user <{job.user}> in cluster <{config.name}> at {when(job.started)}
+Job <{job.spec or job.full_name}> was submitted from host <{job.from_host}> by user <{job.user}>.
+Job was executed on host(s) <{job.hosts[0]}>, in queue <{job.queue}>, as user <{job.user}>.
 <{job.env.get("HOME", "/")}> was used as the home directory.
 <{job.cwd}> was used as the working directory.
 Started at {when(job.started)}
-Terminated at {when(job.finished)}
 Results reported at {when(time.time())}
 
 Your job looked like:
@@ -58,7 +63,7 @@ Your job looked like:
 {job.command}
 {line}
 
-{reason}{end}
+{unread}{reason}{end}
 
 Resource usage summary:
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 Answer = dict[str, Any]
 
+MAX_NAME = 511
+
 
 def answer(daemon: Daemon, request: dict[str, Any]) -> Answer:
     """The answer to one request."""
@@ -40,7 +42,10 @@ def _submit(daemon: Daemon, request: dict[str, Any]) -> Answer:
         dependency(options["-w"], cluster.jobs)
     if len(request["job"]) > 4094:
         raise LsfError("Command is too long. Job not submitted.")
-    name, indices, most = elements(options.get("-J", ""), daemon.config.array_size)
+    spec = options.get("-J", "").replace("\n", "")
+    name, indices, most = elements(spec, daemon.config.array_size)
+    if len(name) > MAX_NAME:
+        raise LsfError(f"{name}: Bad job name. Job not submitted.")
     group = _group(daemon, options["-g"], request["user"]) if "-g" in options else ""
     for index in indices:
         job = Job(
@@ -58,6 +63,7 @@ def _submit(daemon: Daemon, request: dict[str, Any]) -> Answer:
             project=options.get("-P", "default"),
             index=index,
             most=most,
+            spec=spec,
         )
         cluster.jobs[job.reference] = job
         if "-H" in options:
@@ -125,7 +131,7 @@ def _row(daemon: Daemon, job: Job) -> dict[str, Any]:
         "dependency": job.options.get("-w", ""),
         "command": job.command,
         "exit_code": "" if job.exit_code is None or job.stat == "DONE" else str(job.exit_code),
-        "exit_reason": job.exit_reason if job.stat == "EXIT" else "",
+        "exit_reason": job.exit_reason if job.stat == "EXIT" and daemon.config.exit_reasons else "",
         "pend_reason": job.pend if job.stat in ("PEND", "PSUSP") else "",
         "from_host": job.from_host,
         "first_host": job.hosts[0] if job.hosts else "",
@@ -135,6 +141,7 @@ def _row(daemon: Daemon, job: Job) -> dict[str, Any]:
         "submit_time": job.submitted,
         "start_time": job.started,
         "finish_time": job.finished or (job.started + limit if job.started and limit else 0),
+        "run_time": f"{(job.finished or time.time()) - job.started:.0f} second(s)" if job.started else "",
         "finish_mark": "" if job.finished else " L",
         "output_file": job.options.get("-o") or job.options.get("-oo") or "",
         "error_file": job.options.get("-e") or job.options.get("-eo") or "",
@@ -157,19 +164,30 @@ def _kill(daemon: Daemon, request: dict[str, Any]) -> Answer:
     unknown = [i for i in request["ids"] if i != "0" and not any(_is_named(j, [i]) for j in jobs)]
     err += [f"Job <{i}>: No matching job found" for i in unknown]
     for job in jobs:
-        if job.unfinished:
+        if job.lost_at and "-r" not in options:
+            job.term = "TERM_OWNER"
+            job.log("Termination request issued; but unable to reach the execution host")
+            err.append(f"Job <{job.reference}>: Operation is in progress")
+        elif job.signals and not options.keys() & {"-s", "-r"}:
+            err.append(f"Job <{job.reference}>: Operation is in progress")
+        elif job.unfinished:
             force = "-r" in options or options.get("-s", "") in ("KILL", "SIGKILL", "9")
             if "-s" in options and not force:
                 processes.send(job.pid, getattr(signal, f"SIG{options['-s'].removeprefix('SIG')}"))
                 out.append(f"Job <{job.reference}> is being signaled")
                 continue
             daemon.kill(job, "TERM_FORCE_OWNER" if "-r" in options else "TERM_OWNER", now_only=force)
-            out.append(f"Job <{job.reference}> is being terminated")
+            line = f"Job <{job.reference}> is being terminated"
+            # Taken, though it does not sound so.
+            err.append(f"Job <{job.reference}>: Operation is in progress") if job.index and not force else out.append(
+                line
+            )
         elif not everything:
             err.append(f"Job <{job.reference}>: Job has already finished")
-    if everything and not out:
+    if everything and not out and not err:
         err.append("Job <0>: No matching job found")
-    return {"out": out, "err": err, "code": 255 if err and not out else 0}
+    busy = any("in progress" in line for line in err)
+    return {"out": out, "err": err, "code": 255 if busy or (err and not out) else 0}
 
 
 def _requeue(daemon: Daemon, request: dict[str, Any]) -> Answer:
@@ -178,14 +196,13 @@ def _requeue(daemon: Daemon, request: dict[str, Any]) -> Answer:
     for job in _select(daemon, request):
         if job.stat in STARTED:
             job.requeue = True
+            job.log("Signal <REQUEUE_PEND> requested by user")
             daemon.kill(job, "TERM_REQUEUE_OWNER")
         elif job.stat == {"-d": "DONE", "-e": "EXIT"}.get(next((o for o in ("-d", "-e") if o in options), ""), "-") or (
             {"-d", "-e"} <= set(options) and not job.unfinished
         ):
-            job.stat, job.finished, job.exit_code, job.term = "PEND", 0, None, ""
-            job.hosts, job.gpu_ids, job.started = [], [], 0
-            job.pend = "Requeued job is waiting for rescheduling;"
-            job.log("Pending: Requeued job is waiting for rescheduling")
+            daemon.put_back(job, "Requeue the job for the next run: 1 host;")
+            job.log("Pending: Job has been requeued")
         else:
             err.append(f"Job <{job.reference}>: Job has already finished")
             continue
@@ -264,7 +281,15 @@ def _hosts(daemon: Daemon, request: dict[str, Any]) -> Answer:
             continue
         used = daemon.cluster.used(host.name)
         status = (
-            "unavail" if host.lost else "closed_Adm" if host.closed else "closed_Full" if used >= host.slots else "ok"
+            "unreach"
+            if host.lost_at > time.time() - daemon.config.unreach_s
+            else "unavail"
+            if host.lost_at
+            else "closed_Adm"
+            if host.closed
+            else "closed_Full"
+            if used >= host.slots
+            else "ok"
         )
         lines.append(f"{host.name:19}{status:12}{'-':>5}{host.slots:>7}{used:>7}{used:>7}{0:>7}{0:>7}{0:>7}")
     return {"out": lines}
@@ -295,7 +320,9 @@ def _admin(daemon: Daemon, request: dict[str, Any]) -> Answer:
         if verb == "lose":  # not LSF's: what happens when a host breaks
             daemon.lose(name)
         elif verb == "find":
-            daemon.cluster.hosts[name].lost = False
+            daemon.find(name)
+        elif verb == "nofile":  # not LSF's: the job file of a waiting job is gone
+            daemon.cluster.jobs[name].no_file = True
         elif verb in ("hclose", "hopen"):
             daemon.cluster.hosts[name].closed = verb == "hclose"
         elif verb in ("qinact", "qact"):
@@ -312,6 +339,8 @@ def _peek(daemon: Daemon, request: dict[str, Any]) -> Answer:
     if not jobs:
         raise LsfError(f"Job <{request['ids'][0]}> : Not yet started." if request["ids"] else "No matching job found")
     job = jobs[-1]
+    if job.lost_at:
+        raise LsfError(f"Job <{job.reference}> : Failed in an LSF library call: unable to reach the execution host")
     lines = ["<< output from stdout >>"]
     for stream in ("out", "err"):
         path = f"{daemon.config.spool(job)}.{stream}"
@@ -322,12 +351,9 @@ def _peek(daemon: Daemon, request: dict[str, Any]) -> Answer:
 
 
 def _history(daemon: Daemon, request: dict[str, Any]) -> Answer:
-    from .config import header
+    from .config import history
 
-    rows = [
-        {"id": j.reference, "header": header(j), "events": j.events}
-        for j in _select(daemon, {**request, "options": {**request["options"], "-u": "all"}})
-    ]
+    rows = [history(j) for j in _select(daemon, {**request, "options": {**request["options"], "-u": "all"}})]
     return {"rows": rows, "history": daemon.config.history, "now": time.time()}
 
 

@@ -60,19 +60,19 @@ class Cluster:
     def _job_reason(self, job: Job) -> str:
         queue = self.queues[job.queue]
         if not queue.active:
-            return "The queue is inactivated by the administrator;"
+            return "The queue is inactivated by the administrator: 1 host;"
         if "-w" in job.options and job.runs == 0:
             try:
                 if not dependency(job.options["-w"], self.jobs):
-                    return "Job dependency condition not satisfied;"
+                    return "Job dependency condition not satisfied: 1 host;"
             except LsfError:
-                return "Dependency condition invalid or never satisfied;"
+                return "Dependency condition invalid or never satisfied: 1 host;"
         if job.most and sum(j.id == job.id for j in self.started()) >= job.most:
-            return "The job array has reached its running element limit;"
+            return "The job array has reached its running element limit: 1 host;"
         if queue.user_slots:
             mine = sum(len(j.hosts) for j in self.started() if j.queue == job.queue and j.user == job.user)
             if mine + job.resources.slots > queue.user_slots:
-                return "User has reached the per-user job slot limit of the queue;"
+                return "User has reached the per-user job slot limit of the queue: 1 host;"
         return ""
 
     def _host_reason(self, host: Host, job: Job) -> str:
@@ -81,7 +81,7 @@ class Cluster:
             return "Not specified in job submission"
         if host.name in wanted.not_hosts:
             return "Job's resource requirements not satisfied"
-        if host.lost:
+        if host.lost_at:
             return "Unable to reach slave batch server"
         if host.closed:
             return "Closed by LSF administrator"

@@ -69,7 +69,7 @@ def _value(row: dict[str, Any], name: str) -> str:
     value = row[name]
     if name == "finish_time":
         return when(value) + (row["finish_mark"] if value else "")
-    return when(value) if name.endswith("_time") else str(value)
+    return when(value) if name.endswith("_time") and name != "run_time" else str(value)
 
 
 def _show_json(rows: list[dict[str, Any]], missing: list[str], spec: str) -> None:
@@ -127,6 +127,9 @@ def show_history(answer: dict[str, Any], ids: list[str]) -> int:
         _fold(row["header"])
         for at, text in row["events"]:
             _fold(f"{time.strftime('%a %b %e %H:%M:%S', time.localtime(at))}: {text};")
+        print(f"\nSummary of time in seconds spent in various states by  {time.strftime('%b %e %H:%M:%S')}")
+        print("  PEND     RUN      TOTAL")
+        print("  " + "".join(f"{s:<9.0f}" for s in (*row["seconds"], sum(row["seconds"]))))
         print("-" * 78)
     return 0 if chosen else 255
 
