@@ -33,7 +33,7 @@ def test_good_queues(scheduler: LsfScheduler, queue: str) -> None:
     """Nothing is bad; `bsub` takes the job."""
     found = ask(scheduler, queue)
     assert {what: f.verdict for what, f in found.items()} == {
-        **dict.fromkeys(("LSF", "jobs", "bsub", "queue"), GOOD),
+        **dict.fromkeys(("LSF", "environment", "jobs", "bsub", "queue"), GOOD),
         "shared folder": UNKNOWN,
     }
     assert "LSF" in found["LSF"].said

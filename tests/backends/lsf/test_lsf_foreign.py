@@ -12,6 +12,7 @@ import pytest
 from torchx.errors import NotSupportedError
 from torchx.runner import Runner
 from torchx.runner.foreign.explain import Explained
+from torchx.schedulers.lsf import ends
 from torchx.schedulers.lsf_scheduler import LsfScheduler, create_scheduler
 from torchx.specs.api import AppState, is_terminal
 from torchx.specs.failures import parse_failure
@@ -22,8 +23,9 @@ Bsub = Callable[..., str]
 
 
 @pytest.fixture
-def runner(scheduler: LsfScheduler) -> Iterator[Runner]:
-    """A Runner that knows LSF alone."""
+def runner(scheduler: LsfScheduler, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
+    """A Runner that knows LSF alone, and for which an end is final at once."""
+    monkeypatch.setattr(ends, "SETTLES_S", -60)
     with Runner("test", {"lsf": create_scheduler}) as made:
         yield made
 

@@ -66,6 +66,7 @@ class Lossy(LocalCommandRunner):
     """Loses the answer of the first submission; ``before`` it was run, or after."""
 
     def __init__(self, *, before: bool) -> None:
+        super().__init__()
         self.before = before
         self.lost = False
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from torchx.errors import CommandError
+from torchx.errors import CommandError, TransientError
 from torchx.schedulers.api import DescribeAppResponse
-from torchx.schedulers.kit.commands import Completed
+from torchx.schedulers.batch.inherit import RULES, hidden
+from torchx.schedulers.kit.commands import Completed, LocalCommandRunner
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.lsf.client import accept_kill, refusal
 from torchx.schedulers.lsf.ends import NOTE, SETTLES_S, Ends
@@ -21,6 +23,7 @@ from torchx.schedulers.lsf.replicas import CANCELLED_FILE
 from torchx.schedulers.lsf_scheduler import LsfScheduler
 from torchx.specs.api import AppDef, AppState, Role
 from torchx.specs.failures import parse_failure
+from torchx.supervisor import proctree
 from torchx.testing import FakeCommandRunner
 
 NOW = time.time()
@@ -202,6 +205,36 @@ def test_what_bkill_says(said: str, fine: bool) -> None:
         with pytest.raises(CommandError, match=r"denied|said nothing"):
             accept_kill(Completed(["bkill", "7"], 255, "", said))
     accept_kill(Completed(["bkill", "7"], 0, "Job <7> is being terminated", ""))
+
+
+@pytest.mark.parametrize("program", ["bsub", "bjobs"])
+def test_variables_of_the_shell(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What changes what LSF's commands do or print is dropped; what leads to the cluster stays, and defaults."""
+    kept = ("LSF_ENVDIR", "LSB_DEFAULTQUEUE", "LSB_ESUB_METHOD")
+    for name in (*RULES["lsf"].dropped, *kept):
+        monkeypatch.setenv(name, "1")
+    stand_in = tmp_path / program
+    stand_in.write_text(f'#!/bin/sh\nenv >"{tmp_path}/env"\n')
+    stand_in.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    lsf: Any = LsfScheduler("s")
+    lsf.submit(AppDef("a", [Role("r", "", entrypoint="true")]), {}) if program == "bsub" else lsf.list()
+    got = {line.partition("=")[0] for line in (tmp_path / "env").read_text().splitlines()}
+    assert got.isdisjoint(RULES["lsf"].dropped)
+    assert got >= {*kept}
+    assert {"BSUB_CHK_RESREQ", "BSUB_BLOCK", "LSB_BJOBS_FORMAT"} <= RULES["lsf"].dropped
+    monkeypatch.setenv("LSB_JOBID", "7")
+    assert "LSB_DEFAULTQUEUE" in hidden("lsf", os.environ)  # that of the job in which torchx runs
+
+
+def test_a_command_that_hangs_leaves_no_process(tmp_path: Path) -> None:
+    """A `bsub` that its script has started would submit the job when the daemon answers again."""
+    script = f"sleep 600 & echo $! >{tmp_path}/pid; wait"
+    with pytest.raises(TransientError, match="did not answer"):
+        LocalCommandRunner().run(["sh", "-c", script], timeout=1)
+    child = int((tmp_path / "pid").read_text())
+    state = proctree.read_process(child)
+    assert state is None or state.state == "Z"
 
 
 @pytest.mark.parametrize("option", ["g", "rn", "Q"])

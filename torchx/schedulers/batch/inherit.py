@@ -48,8 +48,25 @@ RULES: Mapping[str, Inherited] = {
         prefix="SLURM_",
         kept=("SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS"),
     ),
-    "lsf": Inherited(),
+    "lsf": Inherited(
+        dropped=_names(
+            BSUB="BLOCK CHK_RESREQ QUIET QUIET2 STDERR",
+            LSB="BHOSTS_FORMAT BJOBS_FORMAT BQUEUES_FORMAT DEBUG_CMD DEFAULT_JOBGROUP INTERACTIVE SHORT_HOSTLIST TIME_CMD",
+            LSF="DEBUG_CMD TIME_CMD",
+        ),
+        inside="LSB_JOBID",
+        prefix="LSB_",
+    ),
 }
+
+
+def shown(backend: str, system: str, prefixes: tuple[str, ...]) -> str:
+    """Say which variables of this shell, with these prefixes, concern the commands of a scheduler."""
+    ignored = sorted(hidden(backend, os.environ))
+    others = sorted(name for name in os.environ if name.startswith(prefixes) and name not in ignored)
+    parts = [f"in effect where torchx sets no such option: {', '.join(others)}"] if others else []
+    parts += [f"ignored: {', '.join(ignored)}"] if ignored else []
+    return "; ".join(parts) or f"your shell sets no options of {system}"
 
 
 def hidden(backend: str, given: Mapping[str, str]) -> list[str]:

@@ -124,16 +124,23 @@ class LocalCommandRunner:
         import subprocess
 
         try:
-            done = subprocess.run(
+            process = subprocess.Popen(
                 list(argv),
-                input=stdin,
-                capture_output=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
-                timeout=timeout,
-                check=False,
                 env={**self.environ(), "LC_ALL": "C"},
             )
+            with process:
+                try:
+                    stdout, stderr = process.communicate(stdin, timeout=timeout)
+                except BaseException as e:
+                    if isinstance(e, subprocess.TimeoutExpired):
+                        _end_children(process.pid)
+                    process.kill()
+                    raise
         except FileNotFoundError as e:
             raise CommandError(
                 f"`{argv[0]}` is not installed, or not on PATH",
@@ -145,4 +152,13 @@ class LocalCommandRunner:
             raise TransientError(f"`{program_of(argv)}` did not answer within {timeout:g} s") from e
         except (OSError, ValueError) as e:
             raise CommandError(f"`{argv[0]}` cannot be started: {e}", argv=list(argv), returncode=126) from e
-        return Completed(list(argv), done.returncode, done.stdout, done.stderr)
+        return Completed(list(argv), process.returncode, stdout, stderr)
+
+
+def _end_children(pid: int) -> None:
+    """Kill what a script has started: a submission that it left behind would be repeated here."""
+    import signal
+
+    from torchx.supervisor import proctree
+
+    proctree.send_all(proctree.descendants(proctree.snapshot(), {pid}), signal.SIGKILL)

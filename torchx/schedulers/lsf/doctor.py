@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torchx.schedulers.batch.folders import shared_folder
+from torchx.schedulers.batch.inherit import shown
 from torchx.schedulers.batch.sites import Run
 from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.findings import Check, Finding, bad, doubt, no_such
@@ -14,6 +15,7 @@ def checks(run: Run, queue: str, remote: str) -> list[Check]:
     """Check of a cluster; ``run`` runs a command on the login node, once."""
     return [
         Check("LSF", lambda: run(["lsid"]).check().stdout.strip().partition("\n")[0], vital=True),
+        *([] if remote else [Check("environment", lambda: shown("lsf", "LSF", ("LSB_", "LSF_", "BSUB_")))]),
         Check("jobs", lambda: _jobs(run)),
         Check("bsub", lambda: _first_line(run(["bsub", "-V"]).check())),
         Check("queue", lambda: _queue(run, queue)),
@@ -26,7 +28,7 @@ def _first_line(done: Completed) -> str:
 
 
 def _jobs(run: Run) -> str | Finding:
-    """The query by which every verb learns of jobs."""
+    """Try the query by which every verb learns of jobs."""
     done = run(["bjobs", "-a", "-o", FORMAT])
     found = cells(done.stdout)
     if not found and (done.returncode == 0 or not NOTHING.search(done.stderr)):

@@ -23,7 +23,7 @@ class Ends:
         self._seen: dict[str, float] = {}
 
     def settled(self, row: Row, at: float | None = None) -> Row:
-        """The row; as running if its end is not final. ``at``: the exact time of the end, if it is known."""
+        """Return the row, as running if its end is not final. ``at``: the exact time of the end, if it is known."""
         if row.stat not in ENDS or row.exit_reason or not row.hosts or row.ended is None:
             self._seen.pop(row.jobid, None)
             return row

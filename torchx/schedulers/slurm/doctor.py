@@ -5,15 +5,19 @@ https://slurm.schedmd.com/sbatch.html#OPT_test-only: nothing is submitted, but t
 
 from __future__ import annotations
 
-import os
 import posixpath
 import re
 from collections.abc import Callable, Sequence
 
 from torchx.schedulers.batch.base import Submission
 from torchx.schedulers.batch.folders import shared_folder
+<<<<<<< HEAD
 from torchx.schedulers.batch.inherit import hidden
 from torchx.schedulers.kit.commands import Completed, last_line, telling
+=======
+from torchx.schedulers.batch.inherit import shown
+from torchx.schedulers.kit.commands import Completed, last_line
+>>>>>>> c6fa1951 (LSF: variables of the shell, a script that hangs, doctor)
 from torchx.schedulers.kit.findings import Check, Finding, bad, doubt, no_such
 from torchx.schedulers.slurm.client import hint_for, parse_version
 from torchx.schedulers.slurm.options import NODE_OPTIONS, SlurmOpts
@@ -31,6 +35,7 @@ _MINE = (
     "exec sacctmgr --noheader --parsable2 show associations "  # exec: else it would outlive its time limit
     'where user="$(id -un)" format=account,partition,qos,defaultqos'
 )
+_VARIABLES = ("SBATCH_", "SLURM_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_", "SRUN_")
 
 
 def of_cluster(run: Run, opts: SlurmOpts, remote: str) -> list[Check]:
@@ -38,8 +43,13 @@ def of_cluster(run: Run, opts: SlurmOpts, remote: str) -> list[Check]:
     words = [f"--{name}={value}" for name in NODE_OPTIONS if (value := getattr(opts, name))]
     return [
         Check("Slurm", lambda: _version(run)),
+<<<<<<< HEAD
         *([] if remote else [Check("environment", _environment)]),
         Check("partition", lambda: _partitions(run, opts.partition or ""), vital=True),
+=======
+        *([] if remote else [Check("environment", lambda: shown("slurm", "Slurm", _VARIABLES))]),
+        Check("partition", lambda: _partitions(run, opts.partition or "")),
+>>>>>>> c6fa1951 (LSF: variables of the shell, a script that hangs, doctor)
         Check("account", lambda: _accounts(run, opts)),
         Check("sbatch", lambda: _trial(run, [*words, *(opts.extra or ())], "#!/bin/sh\ntrue\n", lambda _: False)),
         Check("shared folder", lambda: shared_folder(run(["sinfo", "--noheader", "--format=%n"]), "slurm", remote)),
@@ -60,16 +70,6 @@ def of_job(run: Run, submission: Submission, without_memory: Callable[[Completed
 def _version(run: Run) -> str:
     major, minor = parse_version(run(["sinfo", "--version"]).check().stdout)
     return f"{major}.{minor:02d}"
-
-
-def _environment() -> str:
-    """Which variables of the shell concern Slurm; a login node's are not known."""
-    ignored = sorted(hidden("slurm", os.environ))
-    ours = ("SBATCH_", "SLURM_", "SQUEUE_", "SACCT_", "SINFO_", "SCANCEL_", "SCONTROL_", "SRUN_")
-    others = sorted(name for name in os.environ if name.startswith(ours) and name not in ignored)
-    parts = [f"in effect where torchx sets no such option: {', '.join(others)}"] if others else []
-    parts += [f"ignored: {', '.join(ignored)}"] if ignored else []
-    return "; ".join(parts) or "your shell sets no options of Slurm"
 
 
 def _partitions(run: Run, wanted: str) -> str | Finding:
