@@ -65,9 +65,10 @@ def test_a_requeued_job_goes_on(lsf: LsfScheduler, tmp_path: Path, ours: bool) -
     states, shown = [], set()
     while (tmp_path / "runs").read_text() != "x\nx\n":
         shown.add(stat(number))
-        states.append(seen.describe(app_id).state)
+        found = seen.describe(app_id)
+        states.append(found.state)
     assert "EXIT" in shown
-    assert not {AppState.CANCELLED, AppState.FAILED, AppState.SUCCEEDED} & {*states}
+    assert not {AppState.CANCELLED, AppState.FAILED, AppState.SUCCEEDED} & {*states}, found
     lsf._ends._clock = lambda: time.time() + 3600
     assert eventually(lambda: seen.describe(app_id).state is AppState.SUCCEEDED)
 

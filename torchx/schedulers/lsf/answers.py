@@ -36,6 +36,11 @@ class Exit:
     at: float
     late: bool = False
 
+    @property
+    def failed(self) -> bool:
+        """Whether the program failed by itself."""
+        return self.code != 0 and not self.killed
+
     @staticmethod
     def parse(text: str) -> Exit | None:
         """Parse the file ``exit``; None if it is empty or damaged.
@@ -170,7 +175,7 @@ def replica_facts(role: str, row: Row, left: Exit | None = None, *, rank0_waits:
 def replica_state(row: Row, left: Exit | None = None) -> AppState:
     """Return the state of one replica. If its owner killed it, it is cancelled, unless it had failed before."""
     state = app_state(row.stat)
-    if state is not AppState.FAILED or _failed_by_itself(left):
+    if state is not AppState.FAILED or (left is not None and left.failed):
         return state
     word = term(row.exit_reason)
     killed = row.exit_code in ("", "130") or (left is not None and left.killed)
@@ -178,16 +183,12 @@ def replica_state(row: Row, left: Exit | None = None) -> AppState:
     return AppState.CANCELLED if by_owner else AppState.FAILED
 
 
-def _failed_by_itself(left: Exit | None) -> bool:
-    return left is not None and left.code != 0 and not left.killed
-
-
 def _why(row: Row, left: Exit | None, *, rank0_waits: bool) -> str:
     """Why it is pending, or how LSF ended it."""
     if _waits(row):
         has_reason = row.pend_reason and not (rank0_waits and row.pend_reason.startswith(_DEPENDS))
         return SUSPENDED.get(row.stat) or (why_pending(row.pend_reason) if has_reason else "")
-    if app_state(row.stat) is not AppState.FAILED or _failed_by_itself(left):
+    if app_state(row.stat) is not AppState.FAILED or (left is not None and left.failed):
         return ""
     unseen = row.exit_code == NO_PROGRAM and left is None and bool(row.app_id) and not row.exit_reason
     return _NOT_FOUND if unseen else why_ended(row.exit_reason)

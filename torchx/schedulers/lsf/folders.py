@@ -99,7 +99,7 @@ def _with_report(row: Row, report: str) -> Row:
 def _settled(row: Row, exits: dict[Position, Exit], ends: Ends) -> Row:
     """See :meth:`Ends.settled`. A program's own end is final: its script recorded it."""
     left = exits.get((row.role, row.k))
-    by_itself = not left.killed if left is not None else whole(row.exit_code) <= SHELL
+    by_itself = left.failed if left is not None else whole(row.exit_code) <= SHELL
     if row.stat == "DONE" or (row.stat == "EXIT" and by_itself):
         return row
     settled = ends.settled(row, left.at if left is not None else None)
