@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 import time
 from collections.abc import Iterator
@@ -48,6 +49,21 @@ def stat(number: str) -> str:
     return command("bjobs", "-a", "-noheader", "-o", "stat", number).strip()
 
 
+def state(lsf: LsfScheduler, app_id: str) -> AppState:
+    found = lsf.describe(app_id)
+    assert found is not None
+    return found.state
+
+
+def runs(lsf: LsfScheduler, app_id: str) -> bool:
+    return state(lsf, app_id) is AppState.RUNNING
+
+
+def failed(lsf: Any, number: str) -> Any:
+    found = lsf.describe(number)
+    return found if found.state is AppState.FAILED else None
+
+
 def number_of(app_id: str) -> str:
     return command("bjobs", "-a", "-noheader", "-o", "jobid", "-g", f"/torchx_{app_id}").split()[-1]
 
@@ -78,14 +94,14 @@ def test_a_kill_without_a_reason(lsf: LsfScheduler, tmp_path: Path) -> None:
     """It is final when it was seen long enough; of a job that torchx cancels, at once."""
     by_hand, by_us = job(lsf, f"{wait_for(tmp_path / 'never')}"), job(lsf, f"{wait_for(tmp_path / 'never')}")
     for app_id in (by_hand, by_us):
-        eventually(lambda app_id=app_id: lsf.describe(app_id).state is AppState.RUNNING)  # type: ignore[union-attr]
+        eventually(functools.partial(runs, lsf, app_id))
     command("bkill", number_of(by_hand))
     lsf.cancel(by_us)
     eventually(lambda: stat(number_of(by_hand)) == stat(number_of(by_us)) == "EXIT")
     states: Any = [lsf.describe(by_hand), lsf.describe(by_us)]
     assert [found.state for found in states] == [AppState.RUNNING, AppState.CANCELLED]
     lsf._ends = Ends(lambda: time.time() + 100)
-    assert lsf.describe(by_hand).state is AppState.CANCELLED  # type: ignore[union-attr]
+    assert state(lsf, by_hand) is AppState.CANCELLED
 
 
 @pytest.mark.parametrize("lsf", [False], indirect=True)
@@ -97,26 +113,24 @@ def test_limits_and_lost_files(lsf: LsfScheduler, tmp_path: Path) -> None:
     command("bresume", lost)
     lsf._ends._clock = lambda: time.time() + 3600
     seen: Any = lsf.foreign()
-    ends = [
-        eventually(lambda n=n: d if (d := seen.describe(n)).state is AppState.FAILED else None) for n in (late, lost)
-    ]
-    assert [found.msg.partition(": ")[2].partition(":")[0] for found in ends] == [  # type: ignore[attr-defined]
+    ends: list[Any] = [eventually(functools.partial(failed, seen, n)) for n in (late, lost)]
+    assert [found.msg.partition(": ")[2].partition(":")[0] for found in ends] == [
         "it ran longer than its time limit (TERM_RUNLIMIT)",
         "exit code 127",
     ]
-    assert "Cannot open your job file" in ends[1].msg  # type: ignore[attr-defined]
+    assert "Cannot open your job file" in ends[1].msg
 
 
 def test_a_host_without_a_link(scheduler: LsfScheduler, submit: Any, tmp_path: Path) -> None:
     """Its jobs are unknown, a kill of them is taken, and they end as they do when the link is there again."""
-    runs, killed = (
+    alive, killed = (
         submit(f"until [ -e {tmp_path}/go ]; do sleep 0.05; done", cfg={"hosts": "127.0.0.14"}) for _ in "12"
     )
-    for app_id in (runs, killed):
-        eventually(lambda app_id=app_id: scheduler.describe(app_id).state is AppState.RUNNING)  # type: ignore[union-attr]
+    for app_id in (alive, killed):
+        eventually(functools.partial(runs, scheduler, app_id))
     command("badmin", "lose", "127.0.0.14")
     try:
-        eventually(lambda: stat(number_of(runs)) == "UNKWN")
+        eventually(lambda: stat(number_of(alive)) == "UNKWN")
         assert "unavail" in command("bhosts", "127.0.0.14")
         scheduler.cancel(killed)
         told: Any = scheduler.describe(killed)
@@ -124,8 +138,8 @@ def test_a_host_without_a_link(scheduler: LsfScheduler, submit: Any, tmp_path: P
     finally:
         command("badmin", "find", "127.0.0.14")
     (tmp_path / "go").touch()
-    eventually(lambda: scheduler.describe(runs).state is AppState.SUCCEEDED)  # type: ignore[union-attr]
-    eventually(lambda: scheduler.describe(killed).state is AppState.CANCELLED)  # type: ignore[union-attr]
+    eventually(lambda: state(scheduler, alive) is AppState.SUCCEEDED)
+    eventually(lambda: state(scheduler, killed) is AppState.CANCELLED)
 
 
 @pytest.mark.parametrize("line", ["seq 9 | wc -l", "echo a|cat|cat"])
@@ -152,7 +166,7 @@ def test_odd_names(cluster: Config, tmp_path: Path) -> None:
 def hung(cluster: Config, scheduler: LsfScheduler, submit: Any) -> Iterator[str]:
     """A running job of a daemon that answers nobody."""
     app_id = submit("exec sleep 1000")
-    eventually(lambda: scheduler.describe(app_id).state is AppState.RUNNING)  # type: ignore[union-attr]
+    eventually(lambda: state(scheduler, app_id) is AppState.RUNNING)
     command("badmin", "hang")
     yield app_id
     command("badmin", "go")
