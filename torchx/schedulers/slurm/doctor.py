@@ -11,13 +11,8 @@ from collections.abc import Callable, Sequence
 
 from torchx.schedulers.batch.base import Submission
 from torchx.schedulers.batch.folders import shared_folder
-<<<<<<< HEAD
-from torchx.schedulers.batch.inherit import hidden
-from torchx.schedulers.kit.commands import Completed, last_line, telling
-=======
 from torchx.schedulers.batch.inherit import shown
-from torchx.schedulers.kit.commands import Completed, last_line
->>>>>>> c6fa1951 (LSF: variables of the shell, a script that hangs, doctor)
+from torchx.schedulers.kit.commands import Completed, last_line, telling
 from torchx.schedulers.kit.findings import Check, Finding, bad, doubt, no_such
 from torchx.schedulers.slurm.client import hint_for, parse_version
 from torchx.schedulers.slurm.options import NODE_OPTIONS, SlurmOpts
@@ -43,13 +38,8 @@ def of_cluster(run: Run, opts: SlurmOpts, remote: str) -> list[Check]:
     words = [f"--{name}={value}" for name in NODE_OPTIONS if (value := getattr(opts, name))]
     return [
         Check("Slurm", lambda: _version(run)),
-<<<<<<< HEAD
-        *([] if remote else [Check("environment", _environment)]),
-        Check("partition", lambda: _partitions(run, opts.partition or ""), vital=True),
-=======
         *([] if remote else [Check("environment", lambda: shown("slurm", "Slurm", _VARIABLES))]),
-        Check("partition", lambda: _partitions(run, opts.partition or "")),
->>>>>>> c6fa1951 (LSF: variables of the shell, a script that hangs, doctor)
+        Check("partition", lambda: _partitions(run, opts.partition or ""), vital=True),
         Check("account", lambda: _accounts(run, opts)),
         Check("sbatch", lambda: _trial(run, [*words, *(opts.extra or ())], "#!/bin/sh\ntrue\n", lambda _: False)),
         Check("shared folder", lambda: shared_folder(run(["sinfo", "--noheader", "--format=%n"]), "slurm", remote)),
