@@ -251,7 +251,7 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
         found = super()._find_late(site, token, folder, age_s)
         found = found or self._slurm(site).named(token, age_s) or job_id_in(folder) or found
         if found:
-            found = sweeps.id_of(found, folder, functools.partial(self.run_command, site))
+            found = sweeps.id_of(found, folder)
         return found
 
     def _refusal(self, done: Completed) -> BackendError:

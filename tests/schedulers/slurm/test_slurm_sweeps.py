@@ -219,15 +219,12 @@ def test_a_limit_on_submitted_jobs_at_a_login_node(
 
 
 def test_later_arrays_are_submitted_by_whoever_looks(cluster: Cluster, scheduler: SlurmScheduler) -> None:
-    """If the last task of an array could not submit the next one, a status does."""
+    """If neither the first nor the last task of an array could submit the next one, a status does."""
     cluster.says(scontrol="MaxArraySize = 2")
     sbatch = (cluster.folder / "bin" / "sbatch").read_text()
-    cluster.program(
-        "sbatch", sbatch.replace("print(number)", f"open('{cluster.folder}/most', 'w').write('0')\nprint(number)")
-    )
+    cluster.program("sbatch", sbatch.replace("if last + 1 >", "if words != ['0'] or last + 1 >"))
     app_id = submit(scheduler, "true", 3)
     cluster.program("sbatch", sbatch)
-    cluster.most(2)
     found = scheduler.describe(app_id)
     assert found is not None
     assert found.msg == "2 of 3 tasks succeeded, 1 pending"
@@ -253,7 +250,7 @@ def test_a_lock_that_was_left(owner: str, age_s: int, left: bool, cluster: Clust
     cluster.says(scontrol="MaxArraySize = 2")
     app_id = submit(scheduler, "true", 4, width=2)
     path = Path(chunks(scheduler, app_id))
-    path.write_text(path.read_text().splitlines(keepends=True)[0])  # as if the second array were to come
+    path.write_text(f"0 2 {app_id.removeprefix('sweep-')}\n")  # as if the second array were to come
     lock = path.parent / "more.lock"
     done = subprocess.Popen(["true"])
     done.wait()
@@ -363,6 +360,9 @@ def test_cancel(cluster: Cluster, scheduler: SlurmScheduler) -> None:
     """No array remains, and none is submitted later; a single cancelled task does not start."""
     (cluster.folder / "down").touch()
     app_id = submit(scheduler, "true", 12)
+    sweep = scheduler._sweep(app_id)
+    assert sweep is not None
+    sweep.submit_more()
     scheduler.cancel_task(app_id, 6)
     assert cluster.asked("scancel")[-1].endswith("_1")
     scheduler.cancel(app_id)
@@ -370,6 +370,19 @@ def test_cancel(cluster: Cluster, scheduler: SlurmScheduler) -> None:
     found = scheduler.describe(app_id)
     assert found is not None
     assert (found.state, found.msg) == (AppState.CANCELLED, "0 of 12 tasks succeeded, 12 cancelled")
+
+
+def test_the_prompt_comes_after_the_first_array(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """The first task that starts submits the others before its program, even if nothing else was written down."""
+    (cluster.folder / "down").touch()
+    cluster.says(scontrol="MaxArraySize = 2")
+    app_id = submit(scheduler, "echo {k}", 6)
+    assert [line.split()[1] for line in cluster.asked("sbatch")] == ["0"]
+    folder = Path(chunks(scheduler, app_id)).parent
+    env = {"SLURM_ARRAY_JOB_ID": app_id.removeprefix("sweep-"), "SLURM_ARRAY_TASK_ID": "1", "SLURM_ARRAY_TASK_MAX": "1"}
+    for _ in range(2):
+        subprocess.run(["bash", f"{folder}/array.sh", "0"], env={**os.environ, **env}, cwd=folder, check=True)
+        assert [line.split()[1] for line in cluster.asked("sbatch")] == ["0", "2", "4"]
 
 
 def test_a_cancellation_that_slurm_rejects(cluster: Cluster, scheduler: SlurmScheduler) -> None:
@@ -420,14 +433,12 @@ def test_a_task_that_was_cancelled_before_its_start(cluster: Cluster, scheduler:
     (cluster.folder / "down").touch()
     cluster.says(scontrol="MaxArraySize = 2")
     app_id = submit(scheduler, "true", 4)
-    path = Path(chunks(scheduler, app_id))
-    path.write_text(path.read_text().splitlines(keepends=True)[0])  # as if the second array were to come
     scheduler.cancel_task(app_id, 3)
     (cluster.folder / "down").unlink()
     sweep = scheduler._sweep(app_id)
     assert sweep is not None
     sweep.submit_more()
-    assert [line.split()[0] for line in path.with_name("ends.n1").read_text().splitlines()] == ["2"]
+    assert [line.split()[0] for line in Path(sweep.folder.path, "ends.n1").read_text().splitlines()] == ["2"]
 
 
 def test_what_has_ended_is_not_cancelled(cluster: Cluster, scheduler: SlurmScheduler) -> None:
@@ -546,6 +557,7 @@ def test_a_job_after_arrays_that_are_not_submitted_yet(cluster: Cluster, schedul
     path = Path(chunks(scheduler, app_id))
     first = path.read_text().splitlines(keepends=True)[0]
     path.write_text(first)
+    cluster.most(0)
     sweep = scheduler._sweep(app_id)
     assert sweep is not None
     assert sweep.job_ids(f"{app_id}/4") == [f"{first.split()[2]}_4"]

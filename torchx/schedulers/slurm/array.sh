@@ -1,5 +1,6 @@
 #!/bin/bash
-# The batch script of a sweep on Slurm: each task of a job array runs it; the last task submits the remaining arrays.
+# The batch script of a sweep on Slurm: each task of a job array runs it; the first task that starts submits the remaining
+# arrays, and what Slurm had no room for is left to the last task of an array.
 #
 # It needs bash 4.2 and Slurm's own commands. torchx/schedulers/slurm/sweeps.py replaces the line `# @JOB@` by what differs
 # between sweeps: the variables `count` (of all tasks), `size` (maximum per array), `width` (tasks at a time; empty: no
@@ -7,7 +8,7 @@
 # `kept` (variables of Slurm for later arrays), `hidden` (variables that `sbatch` does not get), and the function `task`, which becomes the task's program.
 #
 # Slurm calls `array.sh FIRST [SWEEP]`, torchx calls `array.sh more SWEEP`. Files in the folder: `values`, one line per task;
-# `chunks`, one line `FIRST COUNT JOBID` per array; `more.lock`; `ends.HOST`, lines `TASK CODE TIME`; `cancelled`; `skipped.TASK`.
+# `chunks`, one line `FIRST COUNT JOBID` per array; `more.lock`; `more.tried`; `ends.HOST`, lines `TASK CODE TIME`; `cancelled`; `skipped.TASK`.
 #
 # shellcheck disable=SC2154
 
@@ -46,8 +47,8 @@ lock() {  # a link that names its owner on any node; taken over if the owner was
 
 more() {  # submit as many arrays as Slurm accepts; one process at a time
   local first=0 n=$size id words last='' taken='' outer=()
-  # Without a first line, the submitter of the first array has yet to record it, and will call this.
-  if [[ -e cancelled || ! -s chunks ]] || ! lock; then return 0; fi
+  if ((size >= count)) || [[ -e cancelled ]] || ! lock; then return 0; fi
+  [[ -s chunks ]] || echo "0 $size $sweep" >chunks
   while read -r -a words; do
     if ((words[0] + words[1] > first)); then first=$((words[0] + words[1])) last=${words[2]}; fi
   done <chunks
@@ -70,6 +71,7 @@ more() {  # submit as many arrays as Slurm accepts; one process at a time
       n=$((n / 2))
     fi
   done
+  : >more.tried
   rm -f more.lock
 }
 
@@ -83,6 +85,7 @@ first=$1 sweep=${2:-$SLURM_ARRAY_JOB_ID} child='' ended=''
 # shellcheck disable=SC2034  # `task` may use app_id, and a line of values nl
 nl=$'\n' k=$((first + SLURM_ARRAY_TASK_ID)) app_id=sweep-$sweep
 [[ ! -e cancelled ]] || exit 0
+[[ -e more.tried ]] || more  # before the task, whose memory and processors it would use otherwise
 [[ ! -e skipped.$k ]] || exit 0
 mapfile -t -s "$k" -n 1 line <values
 eval "${line[0]}"

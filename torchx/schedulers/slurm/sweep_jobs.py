@@ -64,7 +64,6 @@ class SpecialJobs(ReportsItsEnd):
         app_id = f"{SWEEP_PREFIX}{job_id}"
         folder = JobFolder(site.files, self.folders(site).place(request.name, request.job_dir))
         self._remember(app_id, site, folder.path)
-        Sweep(app_id, folder, functools.partial(self.run_command, site)).begin()
         return app_id
 
     @by_view

@@ -240,13 +240,7 @@ class Sweep:
     def submit_more(self) -> None:
         """Submit as many arrays as the cluster accepts."""
         self._run(["bash", self.folder.file(ARRAY_FILE), "more", self.app_id.removeprefix(SWEEP_PREFIX)])
-
-    def begin(self) -> None:
-        """Record the first array, and submit the others."""
-        ((first, count, job_id),) = self.chunks
-        self._write(CHUNKS_FILE, b"%d %d %s\n" % (first, count, job_id.encode()))
-        if count < self.count:
-            self.submit_more()
+        self.chunks = self._chunks()
 
     def cancel(self) -> Completed:
         """Stop the submission of arrays; return the answer of the command that cancels the others."""
@@ -263,12 +257,11 @@ class Sweep:
     def job_ids(self, app_id: str) -> list[str]:
         """Slurm's ids of the sweep or its task, for dependencies; raises NotSupportedError if it has none yet."""
         task = JobId.of(app_id).task
-        if task is not None:
-            check_numbers(self.app_id, [task], self.count)
-            ids = [self.element(task)]
-        else:
-            ids = [job_id for _, _, job_id in self.chunks]
-            ids += [""] if sum(n for _, n, _ in self.chunks) < self.count else []
+        last = self.count - 1 if task is None else task
+        check_numbers(self.app_id, [last], self.count)
+        if not self.element(last):
+            self.submit_more()
+        ids = [self.element(last)] if task is not None or not self.element(last) else [i for _, _, i in self.chunks]
         if not all(ids):
             raise NotSupportedError(
                 f"tasks of `{app_id}` have not been submitted to Slurm yet, so no job can depend on them",
@@ -406,12 +399,7 @@ def _ranges(text: str) -> list[tuple[int, int]]:
     return [(int(low), int(high or low)) for low, high in re.findall(r"(\d+)(?:-(\d+))?(?:,|$)", text)]
 
 
-def id_of(job_id: str, folder: JobFolder, run: Run) -> str:
-    """Return the app id of a job whose submission was not answered; for a sweep, submits the remaining arrays."""
-    paths = [folder.file(name) for name in (VALUES_FILE, CHUNKS_FILE)]
-    values, chunks = folder.files.sizes(paths).values()
-    if values is None:
-        return job_id
-    if chunks is None:
-        Sweep(f"{SWEEP_PREFIX}{job_id}", folder, run).begin()
-    return f"{SWEEP_PREFIX}{job_id}"
+def id_of(job_id: str, folder: JobFolder) -> str:
+    """Return the app id of a job, or of a sweep, whose submission was not answered."""
+    (values,) = folder.files.sizes([folder.file(VALUES_FILE)]).values()
+    return job_id if values is None else f"{SWEEP_PREFIX}{job_id}"
