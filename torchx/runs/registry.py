@@ -220,11 +220,26 @@ class RunRegistry:
 
     # -- states ----------------------------------------------------------------------------------
 
-    def saw(self, handle: str, state: AppState, *, msg: str = "", ended_at: float | None = None) -> None:
-        """Record an observed state of a run, if it differs from the recorded one; otherwise no lock is waited for."""
+    def saw(
+        self,
+        handle: str,
+        state: AppState,
+        *,
+        msg: str = "",
+        ended_at: float | None = None,
+        whole: AppStatus | None = None,
+    ) -> None:
+        """Record an observed state of a run, if it differs from the recorded one; otherwise no lock is waited for.
+
+        Args:
+            whole: the whole status of a job that has ended, so that it need not be queried again.
+        """
         sql = f"SELECT 1 FROM runs WHERE {_IS_NEWS}"  # noqa: S608  # ours
         if self._store().rows(sql, (handle, state.name, mask_text(msg))):
-            self.saw_many([(handle, state, msg, ended_at)])
+            from torchx.runs.statuses import to_text
+
+            text = to_text(whole) if whole is not None and is_terminal(state) else None
+            self.saw_many([(handle, state, msg, ended_at)], {handle: text} if text else None)
 
     def saw_many(
         self, seen: Iterable[tuple[str, AppState, str, float | None]], statuses: Mapping[str, str] | None = None
@@ -253,13 +268,17 @@ class RunRegistry:
             self._store().write(work, None)
 
     def status(self, handle: str) -> AppStatus | None:
-        """Return the whole status of a run that a poller recorded last; None if there is none."""
-        sql = "SELECT status FROM statuses WHERE run_id = (SELECT max(id) FROM runs WHERE handle = ? AND phase < 2)"
+        """Return the last recorded whole status of a run; None if there is none, or the run has ended since."""
+        sql = (
+            "SELECT status, unfinished FROM statuses JOIN runs ON runs.id = run_id"
+            " WHERE run_id = (SELECT max(id) FROM runs WHERE handle = ? AND phase < 2)"
+        )
         if not (rows := self._store().rows(sql, (handle,))):
             return None
         from torchx.runs.statuses import from_text
 
-        return from_text(rows[0][0])
+        status = from_text(rows[0][0])
+        return status if status is None or status.is_terminal() or rows[0][1] else None
 
     def lost(self, handles: Iterable[str]) -> None:
         """Record that the schedulers no longer know these runs, so that they are not queried again."""

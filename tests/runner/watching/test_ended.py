@@ -15,6 +15,8 @@ from tests.runner.memory_backend import MemoryScheduler, backend
 from torchx.runner import Runner, events, get_runner
 from torchx.runner.watching import answers
 from torchx.runner.watching.answers import EndedJobs
+from torchx.runs import NewRun, default_registry
+from torchx.runs.statuses import to_text
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.specs import AppDef, AppState, AppStatus, ReplicaStatus, Role, RoleStatus
 
@@ -203,3 +205,54 @@ with get_runner() as runner:
     subprocess.run([sys.executable, "-c", code], env=env, cwd=tmp_path, check=True)
     told = [json.loads(line)["api"] for line in path.read_text().splitlines()]
     assert told[told.index("wait") + 1 :] == ["status"] * 5
+
+
+# -- on a cluster ----------------------------------------------------------------------------------
+
+
+class FarScheduler(MemoryScheduler):
+    """A cluster, whose every query is a call."""
+
+    wait_hint = 2.0
+
+
+class ReportingScheduler(FarScheduler):
+    """A cluster that reports the end of a job."""
+
+    def wait_for_end(self, app_id, timeout_s):
+        self.calls.append("wait_for_end")
+
+
+@pytest.mark.parametrize("kind", [FarScheduler, ReportingScheduler])
+@pytest.mark.parametrize("timeout", [0, None])
+def test_a_recorded_end_costs_no_call(kind, timeout):
+    """Whoever saw it first, all that wait for the job get the whole status, also after the cluster has forgotten it."""
+    replicas = [ReplicaStatus(0, AppState.FAILED, "w", "")]
+    jobs = {"1": DescribeAppResponse("1", AppState.FAILED, msg="boom", roles_statuses=[RoleStatus("w", replicas)])}
+    handle = "far://s/1"
+    registry = default_registry()
+    registry.submitted(registry.begin(NewRun(scheduler="far", session="s", name="x", handle=handle)), handle)
+    factories: Any = {"far": lambda session: kind(session, jobs=jobs)}
+    with Runner("s", factories) as first:
+        seen = first.status(handle)
+    jobs.clear()
+    with Runner("s", factories) as second:
+        again = second.wait(handle, timeout=timeout)
+        assert (backend(second, "far").asked, backend(second, "far").calls) == ([], [])
+    assert (again.state, again.msg, again.roles) == (AppState.FAILED, "boom", seen.roles)
+
+
+def test_a_status_from_before_the_end_is_not_the_end():
+    """A process that recorded only the state does not leave others waiting for a job that has ended."""
+    handle = "far://s/1"
+    registry = default_registry()
+    registry.submitted(registry.begin(NewRun(scheduler="far", session="s", name="x", handle=handle)), handle)
+    running = to_text(AppStatus(AppState.RUNNING))
+    registry.saw_many([(handle, AppState.RUNNING, "", None)], {handle: running})
+    assert registry.status(handle).state is AppState.RUNNING
+    registry.saw(handle, AppState.SUCCEEDED)
+    assert registry.status(handle) is None
+    jobs = {"1": DescribeAppResponse("1", AppState.SUCCEEDED)}
+    factories: Any = {"far": lambda session: FarScheduler(session, jobs=jobs)}
+    with Runner("s", factories) as runner:
+        assert runner.wait(handle).state is AppState.SUCCEEDED

@@ -110,8 +110,11 @@ def answers_within(
     for thread in threads:
         thread.start()
     for thread in threads:
-        while thread.is_alive() and (left := deadline - time.monotonic()) > 0:
+        done = False
+        while not done:
+            left = max(deadline - time.monotonic(), 0)
             thread.join(min(left, _TICK_S) if seen else left)
             if seen:
                 seen(dict(results))
+            done = left <= _TICK_S or not seen or not thread.is_alive()
     return [results.get(i) for i in range(len(questions))]

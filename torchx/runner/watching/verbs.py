@@ -76,7 +76,7 @@ class Watches(Launches):
                 read_run(answers.whole(handle))  # masks its secrets
             status = answers.status_of(found, near=near)
             if not near:  # clusters forget jobs, and cannot always be asked
-                run_registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
+                run_registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at, whole=status)
             elif is_terminal(found.state):
                 self._ended.keep(handle, status, backend.still_there(app_id))
             return status
@@ -158,6 +158,8 @@ class Watches(Launches):
         """
         with log_event("wait") as event:
             handle, backend, app_id = self._locate(app_handle, event)
+            if (known := self._recorded_end(handle, backend)) is not None:
+                return known
             query, news = self._status_source(handle, backend, timeout)
             status = self._waiter.until_over(
                 query, backend, app_id, interval_s=wait_interval, timeout_s=timeout, what=handle, news=news
@@ -235,17 +237,21 @@ class Watches(Launches):
         Local schedulers, and those that report the end of a job at once, are queried directly. For the others the
         status is read from the run registry, which one of all waiting processes keeps up to date.
         """
-        run = run_registry().get(handle) if wait.is_polled(backend) else None
-        if run is None:
+        if timeout == 0 or not wait.is_polled(backend) or run_registry().get(handle) is None:
             return lambda: self.status(handle), None
-        if timeout == 0:  # a single query
-            recorded = run_registry().status(handle) if run.is_terminal() else None
-            return lambda: recorded or self.status(handle), None
         if self._news is None:
             self._news = self.news([])
         news = self._news
         news.add([handle])
         return lambda: news.status(handle) or self.status(handle), news
+
+    @staticmethod
+    def _recorded_end(handle: str, backend: Scheduler[Any]) -> AppStatus | None:
+        """Return the whole status of a job that has ended according to the registry; None if there is none, or if the
+        scheduler is on this machine, where a query costs little and jobs are deleted.
+        """
+        known = None if is_near(backend) else run_registry().status(handle)
+        return known if known is not None and known.is_terminal() else None
 
     def _keep_metrics(self, handle: str, backend: Scheduler[Any], status: AppStatus) -> None:
         """Record the usage of a job that has ended, unless it was too short for a single sample."""
