@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -49,3 +52,13 @@ def test_nothing_is_written_over(torchx: Call, project: Path, name: str) -> None
     assert f"`./{name}` already exists" in outcome.err
     assert [path.name for path in project.iterdir()] == [name]
     assert (project / name).read_text() == "mine"
+
+
+def test_what_is_next(torchx: Call, project: Path, tmp_path: Path) -> None:
+    """It says what to run next; without PyTorch, so do it and the script, with the command that installs it."""
+    said = torchx("init", "a b").err
+    assert "Next: cd 'a b', then:\n  torchx run " in said
+    assert ("pip install torch" in said) == (find_spec("torch") is None)
+    (project / "a b" / "torch.py").write_text("raise ImportError('no torch')\n")
+    done = subprocess.run([sys.executable, project / "a b" / "train.py"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "train.py needs PyTorch (no torch): pip install torch\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable
@@ -393,3 +394,15 @@ def test_diff_of_a_run_with_itself(torchx: Call, repo: Path) -> None:
     outcome = torchx("diff", "@last", "@last")
     assert (outcome.code, outcome.out.endswith("the recorded runs do not differ\n")) == (0, True)
     assert torchx("diff", "@last", "nobody").code == 3
+
+
+def test_long_values_do_not_move_the_arrows(torchx: Call, project: Path) -> None:
+    """Arrows of a section stand below each other; after a long value, the other one is on the next line."""
+    (project / "train.py").write_text("")
+    for name, lr in (("x" * 60, "0.1"), ("y", "0.25")):
+        assert torchx("run", "--wait", "train.py", "--name", name, "--lr", lr).code == 0
+    found = torchx("diff", "@last~1", "@last").out
+    (section,) = re.findall(r"\narguments of train\n((?:  .*\n?)+)", found)
+    columns = {line.index("→") for line in section.splitlines() if "→" in line}
+    assert len(columns) == 1, section
+    assert "x" * 60 + "\n" in section

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -122,10 +123,36 @@ def test_jobs(complete: Callable[..., list[str]], torchx: Call, project: Path) -
     handle = torchx("run", "--wait", "utils.echo").out.strip()
     app_id = handle.rpartition("/")[2]
     assert complete("status", "") == [app_id, "@last"]
-    assert complete("cancel", "local_cwd://") == [handle]
+    assert complete("status", "local_cwd://") == [handle]
+    assert complete("cancel", "") == ["@last"], "it has ended"
+    running = torchx("run", "utils.sh", "sleep", "600").out.strip()
+    assert complete("cancel", "local_cwd://") == complete("wait", "local_cwd://") == [running]
+    assert torchx("cancel", running).code == 0
     assert complete("log", f"{handle}/") == [f"{handle}/echo"]
     assert complete("log", f"{app_id}/ec") == [f"{app_id}/echo"]
     assert complete("log", "--tail", "@l") == ["@last"]
+
+
+def test_what_to_run(complete: Callable[..., list[str]], project: Path) -> None:
+    """Scripts and folders come before components."""
+    (project / "src").mkdir()
+    for name in ("train.py", "train.sh", "data.csv", "src/eval.py"):
+        (project / name).write_text("")
+    assert complete("run", "")[:4] == ["src/", "train.py", "train.sh", "dist.ddp"]
+    assert complete("run", "src/") == ["src/eval.py"]
+    assert complete("sweep", "--grid", "a=1,2", "tra") == ["train.py", "train.sh"]
+
+
+def test_values_of_the_cluster(
+    complete: Callable[..., list[str]], project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Partitions come from `sinfo`; other options have no candidates."""
+    (project / "sinfo").write_text("#!/bin/sh\nprintf 'gpu*\\ncpu\\n'\n")
+    (project / "sinfo").chmod(0o755)
+    monkeypatch.setenv("PATH", str(project), prepend=os.pathsep)
+    assert complete("run", "-s", "slurm", "-cfg", "partition=") == ["partition=cpu", "partition=gpu"]
+    assert complete("run", "-s", "slurm", "-cfg", "time=5,partition=g") == ["time=5,partition=gpu"]
+    assert complete("run", "-s", "slurm", "-cfg", "time=") == []
 
 
 def test_verbs_of_plugins(complete: Callable[..., list[str]], install_plugin: Callable[..., None]) -> None:
@@ -152,7 +179,7 @@ def test_script(torchx: Call, shell: str) -> None:
         ("torchx canc", ["cancel"]),
         ("torchx run -s local_c", ["local_cwd"]),
         ("torchx run --scheduler=local_c", ["local_cwd"]),
-        ("torchx cancel local_cwd:", None),
+        ("torchx status local_cwd:", None),
         ("torchx log @", ["@last"]),
     ],
     ids=lambda value: value if isinstance(value, str) else None,

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from torchx.cli import commands
 from torchx.cli.argparse_util import Parser
@@ -14,12 +15,16 @@ from torchx.cli.cmd_base import SubCommand
 from torchx.cli.main import LOG_LEVELS
 from torchx.config.files import load_files
 from torchx.schedulers import get_default_scheduler_name, get_scheduler_factories
-from torchx.specs.api import AppState
+from torchx.specs.api import AppState, is_terminal
 from torchx.specs.named_resources_generic import NAMED_RESOURCES
 from torchx.util.datetime import ago
 
+if TYPE_CHECKING:
+    from torchx.runs import Run
+
 Candidates = list[tuple[str, str]]
 _MAX_RUNS = 200
+_OF_ACTIVE_JOBS = ("cancel", "wait", "exec", "shell", "forward", "stacks")
 
 
 class CmdComplete(SubCommand):
@@ -113,7 +118,11 @@ def _of_verb(verb: str, given: list[str], current: str) -> Candidates:
         return _starting(current, ((o, a.help or "") for o, a in options.items() if _is_shown(o, a)))
     if not positionals:
         return []
-    return _values(positionals[min(len(rest), len(positionals) - 1)], current, seen)
+    last = positionals[min(len(rest), len(positionals) - 1)]
+    whole_job = "/" not in current or "://" in current
+    if verb in _OF_ACTIVE_JOBS and whole_job and _SOURCES.get(last.dest) in (_jobs, _log_targets):
+        return _active_jobs(current, seen)
+    return _values(last, current, seen)
 
 
 def _innermost(parser: argparse.ArgumentParser, given: list[str]) -> tuple[argparse.ArgumentParser, list[str]]:
@@ -176,11 +185,51 @@ def _schedulers(current: str, _: dict[str, str]) -> Candidates:
 def _cfg(current: str, seen: dict[str, str]) -> Candidates:
     from torchx.runner import get_runner
 
-    if "=" in current.rpartition(",")[2]:
-        return []
+    scheduler = seen.get("scheduler") or get_default_scheduler_name()
+    head, comma, last = current.rpartition(",")
+    name, equals, value = last.partition("=")
+    if equals:
+        return [
+            (f"{head}{comma}{name}={found}", "") for found in _values_of(scheduler, name) if found.startswith(value)
+        ]
     with get_runner() as runner:
-        opts = runner.scheduler_run_opts(seen.get("scheduler") or get_default_scheduler_name())
+        opts = runner.scheduler_run_opts(scheduler)
     return _in_list(current, ((f"{name}=", opt.help.partition("\n")[0]) for name, opt in opts))
+
+
+def _values_of(scheduler: str, option: str) -> list[str]:
+    """Return the values of an option that a command of the cluster lists."""
+    import subprocess
+
+    asks = _ASKS.get((scheduler, option))
+    if asks is None:
+        return []
+    try:
+        done = subprocess.run(asks, capture_output=True, text=True, timeout=2, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return sorted({line.strip().rstrip("*") for line in done.stdout.splitlines()} - {""})
+
+
+_ASKS = {
+    ("slurm", "partition"): ["sinfo", "--noheader", "--format=%P"],
+    ("slurm", "qos"): ["sacctmgr", "--noheader", "--parsable2", "show", "qos", "format=name"],
+    ("lsf", "lsf_queue"): ["bqueues", "-noheader", "-o", "queue_name"],
+}
+"""Scheduler and option -> a command that prints the values, one a line."""
+
+
+def _to_run(current: str, seen: dict[str, str]) -> Candidates:
+    """Return the scripts and folders that begin like this, and the components."""
+    import glob
+
+    paths = []
+    for path in sorted(glob.iglob(f"{glob.escape(current)}*")):
+        if os.path.isdir(path):
+            paths.append((f"{path}/", "folder"))
+        elif path.endswith((".py", ".sh")):
+            paths.append((path, "script"))
+    return paths[:_MAX_RUNS] + _components(current, seen)
 
 
 def _components(current: str, _: dict[str, str] | None = None) -> Candidates:
@@ -219,10 +268,23 @@ def _component_arguments(rest: list[str], current: str) -> Candidates:
     return _starting(current, [*rows, ("--help", "the component's arguments")])
 
 
+def _active_jobs(current: str, _: dict[str, str]) -> Candidates:
+    from torchx.runner import get_runner
+    from torchx.runs import RunQuery
+
+    active = [state for state in AppState if not is_terminal(state)]
+    with get_runner() as runner:
+        return _names(current, runner.runs(RunQuery(states=active, limit=_MAX_RUNS), timeout_s=1.0))
+
+
 def _jobs(current: str, _: dict[str, str]) -> Candidates:
     from torchx.runs import RunQuery, default_registry
 
-    runs = [run for run in default_registry().list(RunQuery(limit=_MAX_RUNS)) if run.handle]
+    return _names(current, default_registry().list(RunQuery(limit=_MAX_RUNS)))
+
+
+def _names(current: str, found: Iterable[Run]) -> Candidates:
+    runs = [run for run in found if run.handle]
     # Complete a handle if the user began with a scheduler's name, else an app id.
     names = (run.handle if current and run.handle.startswith(current) else run.app_id for run in runs)
     rows = [(name, f"{run.state}, {ago(run.created_at)}") for name, run in zip(names, runs, strict=True)]
@@ -252,7 +314,7 @@ _SOURCES: dict[str, Callable[[str, dict[str, str]], Candidates]] = {
     "schedulers": _schedulers,
     "cfg": _cfg,
     "profile": lambda current, _: _starting(current, _plain(load_files().profiles())),
-    "component_name_and_args": _components,
+    "component_name_and_args": _to_run,
     "print_component": _components,
     "app_handle": _jobs,
     "more": _jobs,

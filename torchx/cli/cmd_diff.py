@@ -20,6 +20,7 @@ from torchx.util.secrets import mask_text
 from torchx.util.term import has_color, printable, text_width
 
 _MAX_LINES = 40
+_MAX_WIDTH = 40  # of a column; a longer value is followed by the other one on the next line
 _HELP = """\
 Compares the recorded code, images, arguments, options and their sources, resources, environment, metadata and
 outcome. The code is the commit plus the uncommitted changes, compared by git.
@@ -86,15 +87,19 @@ def _sections(rows: Iterable[Difference], *, color: bool) -> list[str]:
     for title, block in blocks.items():
         lines = [bold(title, color=color)]
         texts = [(row.name, "" if _is_file(row) else value_text(row.a), value_text(row.b)) for row in block]
-        first = min(max(text_width(name) for name, _, _ in texts), 40)
-        second = min(max(text_width(a) for _, a, _ in texts), 40)
+        first, second = (
+            max((n for text in column if (n := text_width(text)) <= _MAX_WIDTH), default=0)
+            for column in ([name for name, _, _ in texts], [a for _, a, _ in texts])
+        )
         for (name, a, b), row in zip(texts, block, strict=True):
             space = " " * max(first - text_width(name), 0)
             if _is_file(row):
                 lines.append(f"  {name}{space}  {b}")
             else:
                 arrow = gray("→", color=color)
-                lines.append(f"  {name}{space}  {a}{' ' * max(second - text_width(a), 0)}  {arrow}  {b}")
+                too_long = text_width(a) > second or text_width(name) > first
+                gap = f"\n{' ' * (first + second + 4)}" if too_long else " " * (second - text_width(a))
+                lines.append(f"  {name}{space}  {a}{gap}  {arrow}  {b}")
         parts.append("\n".join(lines))
     return parts
 

@@ -21,7 +21,8 @@ from torchx.specs.wishes.timeouts import parse_timeout
 from torchx.util.term import fit, has_color, is_tty, printable, width
 
 _HELP = """\
-Each finding is good, bad, or `?` if it cannot be determined from here. A bad finding is certain; below it is the fix.
+Each finding is good, bad, todo (optional, and not set up), or `?` if it cannot be determined from here. A bad finding
+is certain; below it is the fix.
 
   torchx doctor                            this machine: packages, config files, disk, record of runs
   torchx doctor -s slurm                   its commands, partitions, accounts; a trial of sbatch
@@ -30,7 +31,7 @@ Each finding is good, bad, or `?` if it cannot be determined from here. A bad fi
 
 Exits with 1 if a finding is bad, else with 4 if the scheduler itself did not answer."""
 _PROBE_S, _PATIENCE_S = 120.0, 1.0
-_COLORS = {"good": "\033[32m", "bad": "\033[31m", "unknown": "\033[33m"}
+_COLORS = {"good": "\033[32m", "bad": "\033[31m", "todo": "\033[36m", "unknown": "\033[33m"}
 
 
 class CmdDoctor(RunnerCommand):
@@ -98,8 +99,8 @@ def conclude(found: Mapping[str, Sequence[Finding]], *, as_json: bool) -> None:
         ]
         print(document({"bad": bad, "findings": rows}))
     else:
-        unknown = sum(finding.verdict == "unknown" for finding in everything)
-        print(f"{len(everything) - bad - unknown} good, {bad} bad, {unknown} cannot be told from here")
+        counts = {word: sum(finding.verdict == word for finding in everything) for word in _COLORS}
+        print(", ".join(f"{n} {word}" for word, n in counts.items() if n or word in ("good", "bad")))
     if bad:
         sys.exit(EXIT_JOB_FAILED)
     if any(finding.unreachable for finding in everything):

@@ -8,6 +8,7 @@ import os
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import note
 from torchx.errors import ConfigError
+from torchx.util.shlex import join
 
 _FILES = {"train.py": "train.txt", "component.py": "component.txt", ".torchxconfig": "torchxconfig.txt"}
 _HELP = """\
@@ -20,6 +21,10 @@ Writes train.py, a small training script; component.py, which describes its job;
   torchx run -s slurm --dryrun                         what a cluster would get
 
 Existing files are never overwritten."""
+_NEXT = """\
+  torchx run                           train.py with two workers, on this machine
+  torchx run -s slurm -j 2x8 --gpu 8   on a cluster, 2 nodes with 8 GPUs; add --dryrun to preview it
+  torchx status · torchx log           how it ended, and what it wrote"""
 
 
 class CmdInit(SubCommand):
@@ -41,4 +46,8 @@ class CmdInit(SubCommand):
             with open(path, "x", encoding="utf-8") as file:
                 file.write(text)
             print(os.path.normpath(path))
-        note(f"{'' if args.folder == '.' else f'cd {args.folder} · '}torchx run · torchx run --dryrun -s slurm")
+        from importlib.util import find_spec
+
+        note(f"\nNext{'' if args.folder == '.' else f': cd {join([args.folder])}, then'}:\n{_NEXT}")
+        if find_spec("torch") is None:
+            note("\ntrain.py needs PyTorch, which this Python does not have: pip install torch")

@@ -44,7 +44,7 @@ def test_a_cluster_that_works() -> None:
     ids=lambda cfg: next(iter(cfg)),
 )
 def test_mistakes_in_options(scheduler: SlurmScheduler, cfg: dict[str, Any]) -> None:
-    """What `sbatch` would refuse is bad; where this cluster would take it, it is not."""
+    """What `sbatch` would refuse is bad; where this cluster accepts it (test only), it is not."""
     found = check(scheduler, **cfg)
     try:
         app = AppDef("a", [Role("r", "", entrypoint="true", resource=SMALL)])

@@ -17,7 +17,7 @@ from torchx.runner import Runner, get_runner
 from torchx.runner.doctor import here, online
 from torchx.runs.schema import VERSION
 from torchx.schedulers.api import Scheduler
-from torchx.schedulers.kit.findings import BAD, GOOD, UNKNOWN, WITHIN_S, Check, Finding
+from torchx.schedulers.kit.findings import BAD, GOOD, TODO, UNKNOWN, WITHIN_S, Check, Finding
 from torchx.settings import torchx_home
 
 
@@ -41,7 +41,13 @@ def of(what: str) -> list[Finding]:
 
 def test_a_machine_with_which_nothing_is_wrong(home: Path) -> None:
     """No finding is bad, and nothing is written."""
-    assert [f.what for f in doctor() if f.verdict == GOOD] == ["packages", "config", "disk", "record of runs"]
+    assert [f.what for f in doctor() if f.verdict == GOOD] == [
+        "packages",
+        "schedulers",
+        "config",
+        "disk",
+        "record of runs",
+    ]
     assert not Path(torchx_home("runs.db")).exists()
 
 
@@ -84,7 +90,23 @@ def test_a_package_that_is_there(home: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Extras that are installed are listed, and a config file that needs one of them is no problem."""
     monkeypatch.setattr(here, "_EXTRAS", {"aws": "json", "ui": "no_such_module"})
     (home / ".torchxconfig").write_text("[aws_batch]\nqueue = q\n[slurm]\npartition = gpu\n")
-    assert [(f.verdict, f.said) for f in of("packages")] == [(GOOD, "of the extras, installed: aws; not: ui")]
+    there, missing = of("packages")
+    assert (there.verdict, there.said) == (GOOD, "installed: aws")
+    assert (missing.verdict, missing.said) == (TODO, "not installed: ui")
+    assert "pip install" in missing.fix
+
+
+def test_schedulers_that_are_here(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program, a file or a variable shows that a scheduler can be reached from here."""
+    monkeypatch.setattr(
+        here, "_SIGNS", {"slurm": ("sh",), "lsf": ("no_such_program",), "aws_batch": ("~/.aws/config",)}
+    )
+    (found,) = of("schedulers")
+    assert "also here: slurm; `torchx doctor -s slurm` checks them" in found.said
+    (home / ".aws").mkdir()
+    (home / ".aws" / "config").write_text("")
+    (found,) = of("schedulers")
+    assert "`torchx doctor -s slurm -s aws_batch`" in found.said
 
 
 def test_a_scheduler_that_cannot_be_loaded(home: Path) -> None:
@@ -167,7 +189,7 @@ def test_the_record(home: Path) -> None:
     other.unlink()
     (doubt, found) = here._record(str(other))
     assert (doubt.fix, found.verdict) == (f"if its runs are not needed: `rm {aside}`", GOOD)
-    assert "is made with the first run" in found.said
+    assert "will be created by the first run" in found.said
 
 
 def test_how_a_record_is_mended(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,13 +232,13 @@ def test_completion_of_each_shell(home: Path, shell: str, said: str, fix: str) -
     """The line is one that this shell understands, in its own file; for others there is no fix."""
     found = here._completion({"SHELL": shell})
     assert isinstance(found, Finding)
-    assert (found.verdict, found.fix, said in found.said) == (UNKNOWN, fix, True)
+    assert (found.verdict, found.fix, said in found.said) == (TODO if fix else UNKNOWN, fix, True)
 
 
 def test_completion(home: Path) -> None:
     """After the fix was appended to the file, the check finds it."""
     (found,) = of("completion")
-    assert (found.verdict, found.fix) == (UNKNOWN, """`echo 'eval "$(torchx completion bash)"' >> ~/.bashrc`""")
+    assert (found.verdict, found.fix) == (TODO, """`echo 'eval "$(torchx completion bash)"' >> ~/.bashrc`""")
     (home / ".bashrc").write_text('eval "$(torchx completion bash)"\n')
     assert [f.verdict for f in of("completion")] == [GOOD]
 

@@ -58,7 +58,7 @@ def test_a_cluster_that_works(slurm: FakeCommandRunner) -> None:
     rest = {"sbatch": GOOD, "shared folder": UNKNOWN}
     assert verdicts == {"Slurm": GOOD, "partition": GOOD, "account": GOOD, "environment": GOOD, **rest}
     assert found["partition"].said == "`gpu` is up, 8 nodes"
-    assert found["sbatch"].said == "would take it; it could start at 2026-11-23T05:00:00"
+    assert found["sbatch"].said == "accepts it (test only); earliest start 2026-11-23T05:00:00"
     (trial,) = slurm.argvs("sbatch")
     assert trial == ["sbatch", "--test-only", "--account=team", "--partition=gpu", "--qos=high"]
     assert "torchx doctor -s slurm --deep" in found["shared folder"].fix

@@ -15,7 +15,7 @@ from torchx.specs.api import AppDef, AppDryRunInfo, Workspace
 from torchx.specs.serialize import appdef_to_dict, masked
 from torchx.util.records import replace
 from torchx.version import __version__
-from torchx.workspace.content import entries
+from torchx.workspace.content import Entry, entries
 from torchx.workspace.copies import copy_tree
 
 FORMATS = {
@@ -42,12 +42,14 @@ def write(info: AppDryRunInfo[Any], backend: Scheduler[Any], folder: str, worksp
     if app is None:
         raise ConfigError("this AppDryRunInfo has no app")
     folder = os.path.abspath(os.path.expanduser(folder))
+    code = _code_of(app, workspace)  # before the folder, which may be in it, is made
     try:
         os.makedirs(folder, exist_ok=True)
         os.chmod(folder, 0o700)
         if os.listdir(folder):
             raise ConfigError(f"`{folder}` is not empty", hint="name a folder that does not exist yet")
-        _code(app, os.path.join(folder, CODE), workspace)
+        os.mkdir(os.path.join(folder, CODE), 0o700)
+        copy_tree([replace(entry, mode=entry.mode & 0o700) for entry in code], os.path.join(folder, CODE))
         for name, text in exported.files.items():
             _put(folder, name, text)
         record = {"format": 1, "name": app.name, "app": appdef_to_dict(masked(app), fallback=repr)}
@@ -75,6 +77,8 @@ def run_script(exported: Export, name: str) -> str:
             "  fi",
             "done",
         ]
+    if exported.where:
+        lines.append(f'echo "logs: {exported.where}" >&2')
     return "\n".join([*lines, exported.run, ""])
 
 
@@ -104,14 +108,12 @@ def readme(exported: Export, app: AppDef, scheduler: str) -> str:
     return "\n".join([*lines, *(f"\n{note}" for note in exported.notes), ""])
 
 
-def _code(app: AppDef, target: str, otherwise: str) -> None:
-    """Copy the code of the first role that has a workspace; if none has, the folder stays empty."""
+def _code_of(app: AppDef, otherwise: str) -> list[Entry]:
+    """Return the code of the first role that has a workspace, else of ``otherwise``; nothing if that is empty."""
     workspace = next((role.workspace for role in app.roles if role.workspace), None)
     if workspace is None and otherwise:
         workspace = Workspace.from_str(otherwise)
-    files = entries(workspace) if workspace else []
-    os.mkdir(target, 0o700)
-    copy_tree([replace(entry, mode=entry.mode & 0o700) for entry in files], target)
+    return entries(workspace) if workspace else []
 
 
 def _put(folder: str, name: str, text: str, *, mode: int = 0o600) -> None:

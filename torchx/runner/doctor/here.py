@@ -11,10 +11,30 @@ from torchx import config
 from torchx.errors import TorchXError, install_extra
 from torchx.runner.ground.backends import Backends
 from torchx.runs.schema import VERSION, version_of
-from torchx.schedulers.kit.findings import BAD, GOOD, UNKNOWN, Check, Finding, bad, disk_space, doubt
+from torchx.schedulers.kit.findings import BAD, GOOD, TODO, UNKNOWN, Check, Finding, bad, disk_space, doubt
 from torchx.settings import torchx_home
 
-_EXTRAS = {"docker": "docker", "kubernetes": "kubernetes", "aws": "boto3", "mlflow": "mlflow", "ui": "starlette"}
+_EXTRAS = {
+    "kubernetes": "kubernetes",
+    "aws": "boto3",
+    "docker": "docker",
+    "mlflow": "mlflow",
+    "hydra": "hydra",
+    "tensorboard": "tensorboard",
+    "ui": "starlette",
+    "top": "textual",
+    "stacks": "py_spy",
+    "s3": "s3fs",
+}
+"""Extra -> a module of it. py-spy is a program, whose package has no module of that name everywhere."""
+_SIGNS: dict[str, tuple[str, ...]] = {
+    "slurm": ("sbatch",),
+    "lsf": ("bsub",),
+    "local_docker": ("/var/run/docker.sock", "DOCKER_HOST"),
+    "kubernetes": ("~/.kube/config", "KUBECONFIG", "KUBERNETES_SERVICE_HOST"),
+    "aws_batch": ("~/.aws/config", "~/.aws/credentials", "AWS_ACCESS_KEY_ID", "AWS_PROFILE"),
+}
+"""Scheduler -> programs, files or environment variables, one of which shows that it can be reached from here."""
 _NEEDED_BY = {
     **dict.fromkeys(("kubernetes", "kubernetes_mcad"), "kubernetes"),
     **dict.fromkeys(("aws_batch", "aws_sagemaker"), "aws"),
@@ -27,6 +47,7 @@ _RC_FILES = {"bash": "~/.bashrc", "zsh": "~/.zshrc", "fish": "~/.config/fish/con
 def checks(backends: Backends, session: str) -> list[Check]:
     return [
         Check("packages", _packages),
+        Check("schedulers", _schedulers),
         Check("config", lambda: _config(backends, session), certain=(TorchXError,)),
         Check("disk", lambda: _disk(torchx_home())),
         Check("record of runs", lambda: _record(torchx_home("runs.db"))),
@@ -39,12 +60,28 @@ def _packages() -> Iterator[Finding]:
 
     missing = [extra for extra, module in _EXTRAS.items() if find_spec(module) is None]
     there = [extra for extra in _EXTRAS if extra not in missing]
-    said = "; ".join(f"{head}: {', '.join(names)}" for head, names in (("installed", there), ("not", missing)) if names)
-    yield Finding(GOOD, "", f"of the extras, {said}")
+    if there:
+        yield Finding(GOOD, "", f"installed: {', '.join(there)}")
+    if missing:
+        fix = f"`{install_extra(missing[0])}`, if you need `{missing[0]}`"
+        yield Finding(TODO, "", f"not installed: {', '.join(missing)}", fix)
     for section in config.load_files().names():
         if (extra := _NEEDED_BY.get(section)) in missing and extra:
             said = f"`[{section}]` of the config file needs the extra `{extra}`, which is not installed"
             yield bad(said, f"`{install_extra(extra)}`")
+
+
+def _schedulers() -> Finding:
+    from shutil import which
+
+    found = []
+    for name, signs in _SIGNS.items():
+        if any(sign in os.environ or which(sign) or os.path.exists(os.path.expanduser(sign)) for sign in signs):
+            found.append(name)
+    if not found:
+        return Finding(GOOD, "", "jobs run on this machine (local_cwd); no other scheduler was found here")
+    named = " ".join(f"-s {name}" for name in found)
+    return Finding(GOOD, "", f"also here: {', '.join(found)}; `torchx doctor {named}` checks them")
 
 
 def _config(backends: Backends, session: str) -> Iterator[Finding]:
@@ -83,7 +120,7 @@ def _record(path: str) -> Iterator[Finding]:
             fix = "`torchx list` takes it back" if newer else f"if its runs are not needed: `rm {aside}`"
             yield doubt(f"`{aside}` was set aside {why}", fix)
     if not os.path.exists(path):
-        yield Finding(GOOD, "", f"`{path}` is made with the first run")
+        yield Finding(GOOD, "", f"`{path}` will be created by the first run")
         return
     problem, certain, count, mend = "", True, 0, "`torchx list` sets it aside, and begins a new one"
     try:
@@ -118,4 +155,4 @@ def _completion(environ: Mapping[str, str]) -> str | Finding:
     except OSError:
         pass
     line = "torchx completion fish | source" if shell == "fish" else f'eval "$(torchx completion {shell})"'
-    return doubt(f"not set up in `{file}`", f"`echo '{line}' >> {_RC_FILES[shell]}`")
+    return Finding(TODO, "", f"not set up in `{file}`", f"`echo '{line}' >> {_RC_FILES[shell]}`")

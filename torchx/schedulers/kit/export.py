@@ -28,6 +28,7 @@ class Export:
         needs: programs and services that these lines need, in words.
         secrets: names of variables whose values are not in the files; ``run`` reads them from its environment.
         logs: where the output goes, in words.
+        where: a command or path for the output, as text in double quotes of bash; empty if ``run`` prints it.
         notes: differences from a job that torchx launches, one sentence each.
     """
 
@@ -37,6 +38,7 @@ class Export:
     needs: str
     logs: str
     secrets: list[str] = field(default_factory=list)
+    where: str = ""
     notes: list[str] = field(default_factory=list)
 
 

@@ -38,6 +38,7 @@ def export(job: KubernetesJob, bases: Mapping[str, str]) -> Export:
     lines.append("kubectl create " + " ".join(f'--filename "$here/{name}"' for name in reversed(files)))
     secrets = job.secret_variables()
     namespace, listed = job.opts.namespace, "".join(f" --filename {name}" for name in files)
+    logs = f"kubectl logs --namespace {namespace} --selector app.kubernetes.io/instance={job.app_id}"
     return Export(
         files={**files, **more},
         about={**about, **({"Dockerfile": "how the code gets into the image"} if more else {})},
@@ -46,10 +47,11 @@ def export(job: KubernetesJob, bases: Mapping[str, str]) -> Export:
         + _OPERATORS.get(job.kind, "")
         + (", with Kueue" if job.opts.local_queue else "")
         + (", `docker` to build and push the image" if built else ""),
-        logs=f"`kubectl logs --namespace {namespace} --selector app.kubernetes.io/instance={job.app_id}`",
+        logs=f"`{logs}`",
+        where=logs,
         secrets=secrets,
         notes=[
-            f"The objects have names: before it is run again, `kubectl delete{listed}`"
+            f"To run it again, first delete the objects: `kubectl delete{listed}`"
             + (f" and `kubectl delete --namespace {namespace} secret {job.app_id}`." if secrets else "."),
         ],
     )

@@ -26,6 +26,7 @@ def export(submission: Submission, app: AppDef) -> Export:
                 *folder_of_a_run(files, secrets_file=SECRETS_FILE, secrets=secrets),
                 f'cd -- "$here/{CODE}"',
                 f'{unset}/bin/bash -- "$job/{SUBMIT_FILE}"',
+                'echo "logs: $job/ROLE/K/stdout.log" >&2',
             ]
         ),
         needs="`bsub`, and a folder that all hosts see: this one",

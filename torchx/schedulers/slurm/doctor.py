@@ -103,9 +103,9 @@ def _trial(
     said = re.sub(r"(^|; )(?:sbatch: |error: |allocation failure: )+", r"\1", telling(done.stderr))
     if done.returncode == 0:
         when = re.search(r"to start at (\S+)", said)
-        return f"would take it; it could start at {when[1]}" if when else "would take it"
+        return f"accepts it (test only); earliest start {when[1]}" if when else "accepts it (test only)"
     if without_memory(done):
-        return "would take it, without a request for memory"
+        return "accepts it (test only), without a request for memory"
     if any(map(_FOR_GOOD.search, done.stderr.splitlines())) and not _MAY_PASS.search(done.stderr):
         return bad(f"refuses it: {said}", hint_for(done.stderr))
     return doubt(f"says: {said}", hint_for(done.stderr))

@@ -28,8 +28,15 @@ def export(submission: Submission, request: SlurmBatchRequest) -> Export:
             SCRIPT_FILE: "the job: options for `sbatch`, environment and commands of its replicas",
             MACHINERY: "starts a step for each replica, restarts it as configured, ends all when one has failed",
         },
-        run="\n".join([*folder_of_a_run([*files, "job.json"], secrets_file=SECRETS_FILE, secrets=secrets), line]),
+        run="\n".join(
+            [*folder_of_a_run([*files, "job.json"], secrets_file=SECRETS_FILE, secrets=secrets), *_submits(line)]
+        ),
         needs="`sbatch`, and a folder that all nodes see: this one",
         logs="`runs/TIME/ROLE/K/stdout.log` and `stderr.log`",
         secrets=secrets,
     )
+
+
+def _submits(line: str) -> list[str]:
+    say = 'echo "logs: $job/ROLE/K/stdout.log · state: squeue -j ${id%%;*} · cancel: scancel ${id%%;*}" >&2'
+    return [f"id=$({line})", 'echo "$id"', say]

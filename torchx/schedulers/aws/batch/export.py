@@ -37,5 +37,6 @@ def export(job: BatchJob, bases: Mapping[str, str]) -> Export:
             ]
         ),
         needs="`aws`, and its credentials" + (", `docker`, logged in to the registry of the image" if built else ""),
+        where="CloudWatch, group /aws/batch/job unless the definition sets another",
         logs="CloudWatch, group `/aws/batch/job` unless the definition sets another",
     )

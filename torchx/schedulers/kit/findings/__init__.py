@@ -1,4 +1,4 @@
-"""Checks and their findings: good, bad (only if certain), or unknown."""
+"""Checks and their findings: good, bad (only if certain), something to do, or unknown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
-GOOD, BAD, UNKNOWN = "good", "bad", "unknown"
+GOOD, BAD, UNKNOWN, TODO = "good", "bad", "unknown", "todo"
 WITHIN_S = 15.0
 """Default time limit for all checks together, in seconds."""
 LIMIT_S: ContextVar[float] = ContextVar("LIMIT_S", default=WITHIN_S)
@@ -27,7 +27,7 @@ class Finding:
     """The result of one check.
 
     Attributes:
-        verdict: :data:`GOOD`, :data:`BAD` (certainly), or :data:`UNKNOWN`.
+        verdict: :data:`GOOD`, :data:`BAD` (certainly), :data:`TODO` (optional, and not set up), or :data:`UNKNOWN`.
         what: the subject of the check.
         said: the result in one line.
         fix: what to do about it, with commands in backticks; empty if nothing needs to be done.
@@ -41,9 +41,9 @@ class Finding:
     unreachable: bool = False
 
 
-def bad(said: str, fix: str = "") -> Finding:
-    """Return a :data:`BAD` finding about the subject of its check."""
-    return Finding(BAD, "", said, fix)
+def bad(said: str, fix: str = "", *, what: str = "") -> Finding:
+    """Return a :data:`BAD` finding, by default about the subject of its check."""
+    return Finding(BAD, what, said, fix)
 
 
 def doubt(said: str, fix: str = "") -> Finding:
@@ -86,6 +86,8 @@ class Check:
             return [replace(f, what=f.what or self.what) for f in ([found] if isinstance(found, Finding) else found)]
         except TorchXError as e:
             return [self.failed(e)]
+        except ImportError as e:
+            return [bad(f"the Python package `{e.name}` is not installed", f"`pip install {e.name}`", what=self.what)]
         except Exception as e:  # a bug in a check must not prevent jobs
             return [Finding(UNKNOWN, self.what, f"the check itself failed: {type(e).__name__}: {e}")]
 
