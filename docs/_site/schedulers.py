@@ -42,6 +42,7 @@ ROWS = {
     "resources": "CPUs and memory are reserved or enforced",
     "mounts": "mounts",
     "overlays": "[overlays](../kubernetes.md#any-field-of-the-pod) in the metadata of a role",
+    "image_program": "an empty `entrypoint` of a role: the program that its image starts",
     "secrets": "[secrets](../secrets.md): values, or supported references",
     "workspaces": "workspaces",
     "priority": "priorities",

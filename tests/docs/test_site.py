@@ -51,7 +51,7 @@ def test_messages_with_their_hints(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
         'raise ConfigError(f"no option `{name}`", hint=f"did you mean `{near}`?")\nraise ConfigError("no hint here")\n'
     )
     assert list(page.messages(tmp_path)) == [("Configuration", "no option `…`", "did you mean `…`?")]
-    assert "no run on record is called `…`" in page.page()
+    assert "`torchx top` needs a terminal" in page.page()
 
 
 def test_doctests(part: ModuleType) -> None:
