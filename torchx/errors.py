@@ -118,6 +118,23 @@ class TransientError(BackendError):
     """A transient failure: retrying the same call may succeed."""
 
 
+class Unsent:
+    """Context in which nothing of a job has been sent: an error in it is not transient, as the job cannot exist.
+
+    >>> with Unsent():
+    ...     raise TransientError("no answer")
+    Traceback (most recent call last):
+    torchx.errors.BackendError: no answer
+    """
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: object, _trace: object) -> None:
+        if isinstance(error, TransientError):
+            raise BackendError(error.message, hint=error.hint) from error
+
+
 class NotSupportedError(TorchXError, NotImplementedError):
     """The backend does not support the operation."""
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from torchx.errors import NotFoundError, TorchXError
+from torchx.errors import NotFoundError, TorchXError, Unsent
 from torchx.schedulers.aws.base import AwsScheduler
 from torchx.schedulers.aws.batch import answers, export, logs, queues, sweeps
 from torchx.schedulers.aws.batch import client as calls
@@ -163,13 +163,14 @@ class AWSBatchScheduler(AwsScheduler):
         """
         job, app = dryrun_info.request, dryrun_info._app
         opts = job.opts or AWSBatchOpts(queue=job.queue)
-        earlier = self._earlier(job.after)
-        queue = queues.look_at(self._client, job.queue)
-        definition = job.job_def
-        if queue is not None:
-            queues.refuse_closed(queue)
-            definition = for_queue(definition, queue, opts, app.name if app else job.name)
-        self._push(job.images_to_push, dryrun_info, create=opts.ecr_create_repo)
+        with Unsent():
+            earlier = self._earlier(job.after)
+            queue = queues.look_at(self._client, job.queue)
+            definition = job.job_def
+            if queue is not None:
+                queues.refuse_closed(queue)
+                definition = for_queue(definition, queue, opts, app.name if app else job.name)
+            self._push(job.images_to_push, dryrun_info, create=opts.ecr_create_repo)
         once = self._clients.client("batch", retries=False)
         job_id = calls.submit(self._client, once, definition, job.request(earlier), sleep=self._sleep)
         app_id = self.submission_token(dryrun_info)

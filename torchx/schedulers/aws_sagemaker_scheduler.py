@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from torchx.errors import TorchXError
+from torchx.errors import TorchXError, Unsent
 from torchx.schedulers.aws.base import AwsScheduler
 from torchx.schedulers.aws.client import Clients
 from torchx.schedulers.aws.errors import LostAnswerError
@@ -91,10 +91,11 @@ class AWSSageMakerScheduler(AwsScheduler):
             BackendError: AWS refused, failed, or did not answer.
         """
         job = dryrun_info.request
-        request, owner = calls.complete(self._clients, job.request(), self._region)
-        self._push(job.images_to_push, dryrun_info)
-        if job.source is not None:
-            source.upload(self._clients.client("s3"), job.source, request, owner=owner, region=self._region)
+        with Unsent():
+            request, owner = calls.complete(self._clients, job.request(), self._region)
+            self._push(job.images_to_push, dryrun_info)
+            if job.source is not None:
+                source.upload(self._clients.client("s3"), job.source, request, owner=owner, region=self._region)
         try:
             calls.create(self._client, request)
         except LostAnswerError:  # the job may run

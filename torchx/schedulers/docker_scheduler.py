@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from torchx.errors import NotFoundError, NotSupportedError
+from torchx.errors import NotFoundError, NotSupportedError, Unsent
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
 from torchx.schedulers.docker import attempts, doctor, export, metrics
 from torchx.schedulers.docker.answers import describe, listed
@@ -162,14 +162,16 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         """
         job = dryrun_info.request
         doing = f"job `{job.app_id}` could not be submitted"
-        known = self._on_engine.find(job.app_id, doing)
+        with Unsent():
+            known = self._on_engine.find(job.app_id, doing)
         if known is not None and any(c.state is not AppState.SUBMITTED for c in known.containers):
             return job.app_id
-        with engine_errors(doing):
+        with Unsent(), engine_errors(doing):
             if job.images_to_push:
                 self.push_images(job.images_to_push)
             for role, digest in self._on_engine.find_images(job).items():
                 report_image_digest(dryrun_info, role, digest)
+        with engine_errors(doing):
             self._on_engine.submit(job, dryrun_info.submission)
         return job.app_id
 

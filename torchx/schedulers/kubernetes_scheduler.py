@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchx.errors import BackendError, SpecError
+from torchx.errors import BackendError, SpecError, Unsent
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.kit.export import Export, bases_of
 from torchx.schedulers.kit.findings import Check
@@ -158,7 +158,9 @@ class KubernetesScheduler(KubeScheduler):
     def schedule(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
         """Create the objects; if one is rejected, delete those created before it, and raise its BackendError."""
         api = self._api(dryrun_info.request.opts.context)
-        return self._make(api, dryrun_info, self._objects(api, dryrun_info))
+        with Unsent():
+            objects = self._objects(api, dryrun_info)
+        return self._make(api, dryrun_info, objects)
 
     def _objects(self, api: KubeApi, dryrun_info: AppDryRunInfo[KubernetesJob]) -> list[dict[str, Any]]:
         """Return the objects of a job on this cluster; BackendError if it does not support the job."""

@@ -14,6 +14,7 @@ from torchx.errors import (
     HandleError,
     SpecError,
     TransientError,
+    Unsent,
 )
 from torchx.runner import Runner
 from torchx.runs import NewRun, default_registry
@@ -231,3 +232,17 @@ def test_what_was_not_dried_cannot_be_scheduled(runner):
     info = backend(runner)._submit_dryrun(echo_app(), {})
     with pytest.raises(SpecError, match="does not name a scheduler"):
         runner.schedule(info)
+
+
+def test_what_fails_before_anything_is_sent_leaves_no_doubt(runner, jobs, monkeypatch):
+    """An unreachable server at an earlier question is no lost answer: later commands need not ask about the job."""
+
+    def schedule(info):
+        with Unsent():
+            raise TransientError("no answer", hint="is the network up?")
+
+    monkeypatch.setattr(backend(runner), "schedule", schedule)
+    with pytest.raises(BackendError, match="no answer") as e:
+        runner.run(echo_app(), "memory")
+    assert not isinstance(e.value, TransientError) and e.value.hint == "is the network up?"
+    assert default_registry().intents() == [] and not jobs

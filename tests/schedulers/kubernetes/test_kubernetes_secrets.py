@@ -106,3 +106,11 @@ def test_a_job_without_secrets_has_none():
     role = Role("a", "img", entrypoint="e", resource=Resource(1, 0, 64), env={"A": "b", "T": Secret("k8s:hf/token")})
     create_scheduler("me", client=cluster).submit(AppDef("train", [role]), {"kind": "job"})
     assert cluster.of("secrets") == []
+
+
+def test_words_of_language_models_need_no_secret():
+    """A job whose variables only look like credentials has no Secret, which it might not be allowed to create."""
+    env = {"MASK_TOKEN": "[MASK]", "EOS_TOKEN": "</s>", "USE_AUTH": "yes", "N_PASS": "3"}
+    app = AppDef("a", [Role("r", "img", entrypoint="e", env=env, resource=Resource(1, 0, 64))])
+    job = create_scheduler("s").submit_dryrun(app, {}).request
+    assert job.secret is None and "</s>" in str(job)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from torchx.errors import BackendError, CommandError, NotFoundError, ParseError, TransientError
+from torchx.errors import BackendError, CommandError, NotFoundError, ParseError, TransientError, Unsent
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse
 from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder, LogPaths
 from torchx.schedulers.batch.logs import BatchLog, Growth
@@ -194,9 +194,10 @@ class BatchScheduler(SiteScheduler):
             CommandError: the scheduler rejected the job. Everything of it is removed.
             TransientError: the scheduler cannot be reached, and whether it accepted the job is unknown.
         """
-        site = self._site_of(dryrun_info._cfg)
-        ready, self._ready = self._ready, None
-        submission = ready[1] if ready and ready[0] is dryrun_info else self._prepared(dryrun_info, site)
+        with Unsent():
+            site = self._site_of(dryrun_info._cfg)
+            ready, self._ready = self._ready, None
+            submission = ready[1] if ready and ready[0] is dryrun_info else self._prepared(dryrun_info, site)
         folder = JobFolder(site.files, submission.folder)
         if folder.path in self._used:
             raise BackendError(
@@ -205,13 +206,11 @@ class BatchScheduler(SiteScheduler):
             )
         created: dict[str, Any] = {}
         try:
-            try:
+            with Unsent():
                 self._upload(dryrun_info, site, created)
                 submission = self._submission(dryrun_info, site) if created else submission
                 secret = self._secret_files(dryrun_info)
                 folder.create({**submission.files, **secret}, dryrun_info._app, submission.token)
-            except TransientError as e:  # not transient: the caller must know that nothing was submitted
-                raise BackendError(e.message, hint=e.hint) from e
             done = self._submit(site, submission)
             if isinstance(done, Completed) and (second := self._second_submission(dryrun_info, site, done)):
                 folder.create({**second.files, **secret}, dryrun_info._app, second.token)

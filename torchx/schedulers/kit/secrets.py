@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from torchx.errors import ConfigError, NotSupportedError
 from torchx.specs.secret import VALUES, Secret
 from torchx.util.redaction import learn
-from torchx.util.secrets import CERTAIN, grade
+from torchx.util.secrets import PLAIN, grade
 
 MAX_BYTES = 128 << 10
 """Limit of Linux for the size of one environment variable, with its name, ``=`` and NUL."""
@@ -22,12 +22,12 @@ _COMMAND_S = 120.0  # enough for a user to type a passphrase
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable is a Secret or certainly a credential, by its name or value, such as ``HF_TOKEN``.
+    """Whether a variable is a Secret or a credential, by its name and value, such as ``HF_TOKEN``.
 
     >>> is_secret("MY_KEY", Secret("file:/k")), is_secret("HF_TOKEN", "hf_x"), is_secret("EPOCHS", "3")
     (True, True, False)
     """
-    return isinstance(value, Secret) or grade(name, value) == CERTAIN
+    return isinstance(value, Secret) or grade(name, value) > PLAIN
 
 
 def is_value(secret: str) -> bool:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from torchx.errors import Unsent
 from torchx.runs import Run, default_registry
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
 from torchx.schedulers.kit.caps import COMMON
@@ -101,11 +102,11 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     def _make(self, api: KubeApi, info: AppDryRunInfo[KubernetesJob], objects: _Objects) -> str:
         """Push the images of a job and create its objects, with its code and secrets. Returns its id."""
         job = info.request
-        if job.opts.validate_spec:
-            for item in objects:
+        with Unsent():
+            for item in objects if job.opts.validate_spec else ():
                 if item["kind"] != "ConfigMap":  # do not send the code twice
                     api.create(item, dry_run=True)
-        self.push_images(job.images_to_push)
+            self.push_images(job.images_to_push)
         for role in info._app.roles if job.images_to_push and info._app is not None else ():
             report_image_digest(info, role.name, self.pushed_digest(role.image))
         objects = [signed(item, self._in_buckets) for item in objects]
