@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import pytest
 
+from torchx.errors import BackendError, NotFoundError
 from torchx.util.log_streams import JsonFormat, LineFormat, Sink, copy_in_turn, copy_together
 
 
@@ -177,3 +179,37 @@ def test_threads_are_bounded(monkeypatch) -> None:
     )
     assert most <= 4
     assert said == ["4 of 40 replicas are followed at a time; each that ends makes room for another"]
+
+
+@pytest.mark.parametrize("copy", [copy_in_turn, copy_together], ids=["in turn", "together"])
+def test_a_replica_without_a_log_hides_no_other(copy: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """The others are shown, and a warning names those without one; if none has a log, that is the error."""
+
+    def missing() -> Iterator[str]:
+        raise NotFoundError("their pods are gone")
+        yield ""
+
+    def opener(k: int) -> Any:
+        return missing if k != 1 else lambda: iter(["one\n"])
+
+    file = io.StringIO()
+    copy([(LineFormat(f"\033[32mw/{k}\033[0m "), opener(k)) for k in range(7)], Sink(file))
+    assert file.getvalue() == "\033[32mw/1\033[0m one\n"
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.endswith(" and 2 others: their pods are gone") and "w/1" not in said and said.startswith("no log of w/")
+    with pytest.raises(NotFoundError, match="their pods are gone"):
+        copy([(JsonFormat("w", k), missing) for k in range(2)], Sink(file))
+
+
+@pytest.mark.parametrize("copy", [copy_in_turn, copy_together], ids=["in turn", "together"])
+def test_an_error_of_one_replica_comes_after_the_logs_of_the_others(copy: Any) -> None:
+    """All that can be read is shown, and the exit code says that something is missing."""
+
+    def broken() -> Iterator[str]:
+        raise BackendError("the node is away")
+        yield ""
+
+    file = io.StringIO()
+    with pytest.raises(BackendError, match="the node is away"):
+        copy([(LineFormat("w/0 "), broken), (LineFormat("w/1 "), lambda: ["one\n"])], Sink(file))
+    assert file.getvalue() == "w/1 one\n"

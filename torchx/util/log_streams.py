@@ -14,9 +14,10 @@ from collections import deque
 from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, TextIO
 
-from torchx.errors import NotFoundError
+from torchx.errors import NotFoundError, TorchXError
 from torchx.supervisor.lines import LONG_LINE, Part
 from torchx.util.abilities import Ability
+from torchx.util.notices import logger
 from torchx.util.redaction import Redactor, knows_any
 from torchx.util.term import is_tty, only_colors
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 _MAX_PENDING = 256  # blocks in the queue; if the reader of our output is slow, the threads wait
 _BATCH = 4096
+_NAMED = 4  # replicas in a warning
 MAX_THREADS = 256
 """Maximum number of sources that are followed in threads at the same time."""
 
@@ -73,6 +75,7 @@ class LineFormat:
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
+        self.name = re.sub(r"\x1b\[[0-9;]*m", "", prefix).strip()
         self._bytes = prefix.encode("utf-8", "surrogateescape")
 
     def chunk(self, data: bytes, *, begun: bool = False) -> bytes:
@@ -106,6 +109,7 @@ class JsonFormat(LineFormat):
         import json
 
         super().__init__("")
+        self.name = f"{role}/{replica}"
         self._timed = timed
         self._stamp = "-"
         encode = json.JSONEncoder(ensure_ascii=False).encode
@@ -225,26 +229,39 @@ class Sink:
 
 
 def copy_in_turn(sources: Iterable[Source], sink: Sink, *, some: bool = False) -> None:
-    """Copy finite sources one after the other; ``some`` skips those that are not found, unless none is."""
-    missing: NotFoundError | None = None
-    found = False
+    """Copy finite sources one after the other, and then report errors, see :func:`_report`."""
+    errors: list[tuple[LineFormat, Exception]] = []
+    count = 0
     for line_format, open_lines in sources:
+        count += 1
         try:
             for data in _chunks(open_lines(), _BATCH):
                 sink.block(line_format, data)
-            found = True
-        except NotFoundError as e:
-            if not some:
-                raise
-            missing = e
+        except TorchXError as e:
+            errors.append((line_format, e))
         sink.flush()
     sink.finish()
-    if missing is not None and not found:
-        raise missing
+    _report(errors, count, silent=some)
+
+
+def _report(errors: list[tuple[LineFormat, Exception]], count: int, *, silent: bool = False) -> None:
+    """Raise an error of one of ``count`` sources, once all others were copied. If only some logs do not exist, log a
+    warning instead, unless ``silent``: a replica without a log must not hide those of the others.
+    """
+    failed = [error for _, error in errors if len(errors) == count or not isinstance(error, NotFoundError)]
+    if failed:
+        raise failed[0]
+    reasons: dict[str, list[str]] = {}
+    for line_format, error in errors:
+        reasons.setdefault(str(error), []).append(line_format.name or "one replica")
+    for reason, names in reasons.items():
+        more = f" and {len(names) - _NAMED} others" if len(names) > _NAMED else ""
+        if not silent:
+            logger("torchx.logs").warning("no log of %s%s: %s", ", ".join(names[:_NAMED]), more, reason)
 
 
 def copy_together(sources: list[Source], sink: Sink, say: Callable[[str], None] | None = None) -> None:
-    """Copy sources of one kind while they grow, until all have ended; then raises the first exception of a source.
+    """Copy sources of one kind while they grow, until all have ended; then report errors, see :func:`_report`.
 
     Sources that cannot be polled get a thread each, at most :data:`MAX_THREADS` at the same time; ``say`` gets a
     sentence if some have to wait for one.
@@ -262,15 +279,14 @@ def copy_together(sources: list[Source], sink: Sink, say: Callable[[str], None] 
         sink.block(line_format, data)
         sink.flush()
     sink.finish()
-    if funnel.errors:
-        raise funnel.errors[0]
+    _report(funnel.errors, len(sources))
 
 
 def _copy_polled(sources: list[tuple[LineFormat, Any]], sink: Sink) -> None:
     """Poll sources with a backoff for quiet ones."""
     from heapq import heappop, heappush
 
-    errors = []
+    errors: list[tuple[LineFormat, Exception]] = []
     max_pause = max(_MAX_POLL_S, _MAX_POLL_PER_SOURCE_S * len(sources))
     turns = [(0.0, number, _MIN_POLL_S) for number in range(len(sources))]  # time of the next poll, source, pause
     while turns:
@@ -282,7 +298,7 @@ def _copy_polled(sources: list[tuple[LineFormat, Any]], sink: Sink) -> None:
         try:
             data = _unless_failed(lines).poll()
         except Exception as e:
-            errors.append(e)
+            errors.append((line_format, e))
             continue
         if data is None:
             continue
@@ -293,8 +309,7 @@ def _copy_polled(sources: list[tuple[LineFormat, Any]], sink: Sink) -> None:
         else:
             heappush(turns, (now + pause, number, min(pause * 1.5, max_pause)))
     sink.finish()
-    if errors:
-        raise errors[0]
+    _report(errors, len(sources))
 
 
 def _opened(open_lines: Callable[[], Iterable[str]]) -> Any:
@@ -318,7 +333,7 @@ class _Funnel:
         import threading
         from queue import Queue
 
-        self.errors: list[BaseException] = []
+        self.errors: list[tuple[LineFormat, Exception]] = []
         self._pending: Queue[tuple[LineFormat, bytes] | None] = Queue(_MAX_PENDING)
         self._waiting = deque(sources)
         self._open = min(len(sources), MAX_THREADS)
@@ -351,7 +366,7 @@ class _Funnel:
                     for data in _chunks(open_lines(), 1):
                         self._pending.put((line_format, data))
                 except Exception as e:
-                    self.errors.append(e)
+                    self.errors.append((line_format, e))
         finally:
             self._pending.put(None)
 

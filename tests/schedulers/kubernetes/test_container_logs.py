@@ -68,3 +68,23 @@ def test_a_run_that_is_no_longer_kept_is_left_out(cluster, read):
     gone = refusal(400, "BadRequest", "previous terminated container not found")
     cluster.faults += [("GET", "/log", gone, "before")] * 2
     assert read(1) == ["b\n"]
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_a_crashed_container_is_read_while_it_waits(cluster, follow):
+    """Its last lines come before its next run, once, also if there is never another run."""
+    pod = {"metadata": {"namespace": "default", "name": "p"}}
+    log = ContainerLog(KubeApi(cluster), pod, "main", LogQuery(follow=follow))
+
+    def read(restarts, **state):
+        return [line.decode() for _, line in log.lines({"restartCount": restarts, **state}, follow=follow)]
+
+    crashed = {"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": {"exitCode": 1}}}
+    cluster.logs["p", ""] = stamped(0, "a", "b")
+    assert read(0, **crashed) == ["a\n", "b\n"]
+    assert read(0, **crashed) == []
+    cluster.logs["p", ""], cluster.logs["p", "true"] = stamped(10, "c"), stamped(0, "a", "b")
+    assert read(1, **crashed) == ["c\n"]
+    assert read(1, state={"waiting": {"reason": "ContainerCreating"}}) == []
+    cluster.logs["p", ""], cluster.logs["p", "true"] = stamped(20, "d"), stamped(10, "c")
+    assert read(2, state={"terminated": {"exitCode": 1}}) == ["d\n"]

@@ -43,14 +43,18 @@ class ContainerLog:
         self._empty_polls = self._polls_to_skip = 0
 
     def lines(self, status: Object, *, follow: bool) -> Iterator[tuple[int, bytes]]:
-        """Time (ns) and text of new lines; with ``follow``, until the container of this status ends."""
+        """Time (ns) and text of new lines; with ``follow``, until the container of this status ends.
+
+        The log of a crashed container is read while it waits for its next run, which may never come.
+        """
         state = status.get("state") or {}
         restarts = int(status.get("restartCount") or 0)
         if restarts > self._runs:
             # Kubernetes keeps the log of one previous run only.
             yield from self._read_previous()
             self._runs, self._ended = restarts, False
-        over = "terminated" in state
+        # While a container waits for its next run, its current log is that of the last one.
+        over = "terminated" in state or ("waiting" in state and "terminated" in (status.get("lastState") or {}))
         if self._ended or not (over or "running" in state):
             return
         if not over and follow:
