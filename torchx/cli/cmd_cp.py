@@ -1,19 +1,24 @@
-"""``torchx cp``: copy files into and out of a running replica."""
+"""``torchx cp`` and ``fetch``: copy files into and out of a replica; out of it also when it has ended."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.cmd_exec import Replica, find_replica
 from torchx.cli.failures import UsageError, note, progress, warn
-from torchx.cli.log_targets import or_last
-from torchx.errors import HandleError, NotFoundError
+from torchx.cli.log_targets import JOB_HELP, job_reference, or_last
+from torchx.errors import HandleError, NotFoundError, TorchXError
 from torchx.runner import Runner
 from torchx.util.term import is_tty
+from torchx.workspace.private import is_private_name
+
+if TYPE_CHECKING:
+    from torchx.runner.inside.copy import Copied
 
 _EVERY_S = 0.2
 _MB = 1_000_000
@@ -39,11 +44,51 @@ class CmdCp(RunnerCommand):
         show: Callable[[int], None] = _Progress().add if tty else lambda _: None
         done = runner.copy(handle, ends[0], ends[1], role, k, into=not source, progress=show)
         if tty:
-            again = f", {done.skipped} were there" if done.skipped else ""
-            note(f"{done.files} file{'s' * (done.files != 1)}, {done.bytes / _MB:.1f} MB{again}")
-        for name in done.left_out:
-            why = "it is a link that may lead out of the folder, or no file, or something else is in its place"
-            warn(f"`{name}` was left out: {why}")
+            note(_summary(done))
+        _say_left_out(done.left_out)
+
+
+class CmdFetch(RunnerCommand):
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        subparser.add_argument("job", type=job_reference, metavar="JOB", help=JOB_HELP)
+
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
+        handle = runner.resolve(args.job)
+        if not fetch(runner, handle):
+            raise UsageError(
+                f"`{handle}` names no results to fetch",
+                hint="`torchx run --fetch runs/` does; `torchx cp JOB:PATH .` copies any file",
+            )
+
+
+def fetch(runner: Runner, handle: str) -> bool:
+    """Copy the results that a job names, and say what was copied; return whether it names any."""
+    show: Callable[[int], None] = _Progress().add if is_tty(sys.stderr) else lambda _: None
+    found = runner.fetch(handle, show)
+    for source, done in found.items():
+        progress("")
+        note(f"fetched {source}: {_summary(done)}")
+        _say_left_out(done.left_out, hidden=is_private_name)
+    return bool(found)
+
+
+def fetch_at_end(runner: Runner, handle: str) -> None:
+    """Do the same for a job that has ended; what goes wrong is a warning, for the job itself may be fine."""
+    try:
+        fetch(runner, handle)
+    except TorchXError as e:
+        warn(f"the results of {handle} were not fetched: {e}; `torchx fetch {handle}` tries again")
+
+
+def _summary(done: Copied) -> str:
+    again = f", {done.skipped} were there" if done.skipped else ""
+    return f"{done.files} file{'s' * (done.files != 1)}, {done.bytes / _MB:.1f} MB{again}"
+
+
+def _say_left_out(names: Iterable[str], *, hidden: Callable[[str], bool] = lambda _: False) -> None:
+    for name in names:
+        why = "it is a link that may lead out of the folder, or no file, or something else is in its place"
+        warn(f"`{name}` was left out: {'it may contain credentials' if hidden(name) else why}")
 
 
 class _Progress:

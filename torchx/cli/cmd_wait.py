@@ -10,7 +10,7 @@ from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import progress
 from torchx.cli.log_targets import JOB_HELP, job_reference, or_last, resolve_all
 from torchx.cli.render import document, gray
-from torchx.cli.waiting import show_progress
+from torchx.cli.waiting import fetch_results, show_progress
 from torchx.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT
 from torchx.runner import Runner
 from torchx.runner.show.json_output import exit_code_of, handle_fields, status_fields
@@ -44,6 +44,8 @@ class CmdWait(RunnerCommand):
             in_time = _wait(runner, handles, ended, first=args.any, timeout_s=args.timeout, quiet=args.json)
         except KeyboardInterrupt:
             sys.exit(EXIT_INTERRUPTED)
+        for handle in ended:
+            fetch_results(runner, handle)
         if args.json:
             print(document({"jobs": [{**handle_fields(h), **status_fields(status)} for h, status in ended.items()]}))
         code = next((code for code in map(exit_code_of, ended.values()) if code), 0)

@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note, warn
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
 from torchx.cli.render import gray
+from torchx.cli.waiting import fetch_results
 from torchx.runner import Runner
 from torchx.runner.show.json_output import handle_fields
 from torchx.runner.watching.changes import Watch
 from torchx.runs import Change
+from torchx.specs.api import is_terminal
 from torchx.specs.states import state_text
 from torchx.util.redaction import redact
 from torchx.util.term import fit, has_color, is_tty, iso, printable, width
@@ -35,11 +39,14 @@ class CmdWatch(RunnerCommand):
         with runner.watch(*resolve_all(runner, args.jobs), mine=args.mine, tasks=args.json) as watch:
             if not args.jobs and is_tty(sys.stderr):
                 note("watching all runs; Ctrl-C stops, the jobs continue")
-            print_changes(watch, as_json=args.json)
+            print_changes(watch, as_json=args.json, ended=partial(fetch_results, runner))
 
 
-def print_changes(watch: Watch, *, as_json: bool = False) -> None:
-    """Print a line for each change until the watch ends. Warns once when a scheduler cannot be asked."""
+def print_changes(watch: Watch, *, as_json: bool = False, ended: Callable[[str], object] = lambda _: None) -> None:
+    """Print a line for each change until the watch ends; call ``ended`` with the handle of a job whose end it sees.
+
+    Warns once when a scheduler cannot be asked.
+    """
     warned: dict[str, str] = {}
     while True:
         try:
@@ -48,6 +55,8 @@ def print_changes(watch: Watch, *, as_json: bool = False) -> None:
             return
         if change is not None:
             print(change_document(change) if as_json else _line(change), flush=True)
+            if is_terminal(change.state) and change.was is not None:
+                ended(change.handle)
         problems = watch.problems()
         for scheduler in problems.keys() - warned.keys():
             warn(f"{problems[scheduler]}; retrying")

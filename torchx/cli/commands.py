@@ -42,6 +42,7 @@ _GROUPS = {
         "exec": "run a command inside a replica, or in all of them",
         "shell": "open a shell inside a replica",
         "cp": "copy files out of a replica, or into it",
+        "fetch": "copy the results of a job here, which `run --fetch` named",
         "forward": "forward a local port to a port of a replica",
         "stacks": "show what every rank is doing, and which one the others wait for",
         "ssh-config": "print ~/.ssh/config entries, for ssh, rsync and editors",
@@ -60,7 +61,14 @@ _GROUPS = {
     },
     "": {"__complete": ""},  # hidden
 }
-_SHARED = {"shell": "exec", "forward": "exec", "ssh-config": "exec", "adopt": "why", "top": "ui"}  # verb -> module
+_SHARED = {
+    "shell": "exec",
+    "forward": "exec",
+    "ssh-config": "exec",
+    "adopt": "why",
+    "top": "ui",
+    "fetch": "cp",
+}  # verb -> module
 
 
 @dataclass(frozen=True)

@@ -113,6 +113,13 @@ WHAT_GOES_ALONG: tuple[Row, ...] = (
         _APPEND,
     ),
     ("--uv", "", "run in the environment of the project's `uv.lock`, which is made once on each node"),
+    (
+        "--fetch",
+        "PATH[=TARGET]",
+        "copy this result here when `run --wait`, `wait` or `watch` sees the job's end, or by `torchx fetch`; "
+        "repeatable",
+        _APPEND,
+    ),
     *NOTICES,
     JSON,
 )
@@ -147,6 +154,7 @@ class TorchXRunArgs:
         notify_on: events to notify of.
         setup: lines of shell before the program; see :mod:`torchx.specs.wishes.setup`.
         uv: run in the environment of the project's ``uv.lock``.
+        fetch: results to copy here; see :mod:`torchx.specs.wishes.fetch`.
     """
 
     component_name: str
@@ -171,6 +179,7 @@ class TorchXRunArgs:
     after: list[str] = field(default_factory=list)
     setup: list[str] = field(default_factory=list)
     uv: bool = False
+    fetch: list[str] = field(default_factory=list)
 
 
 _JSON_NAMES = {
@@ -322,6 +331,7 @@ def notices_wanted(notify: str, notify_on: str) -> dict[str, str]:
 def wanted(run_args: TorchXRunArgs) -> dict[str, str]:
     """Return the wishes of a job as metadata; see :mod:`torchx.specs.wishes`."""
     texts = {name: getattr(run_args, name) for name in ("retry", "timeout", "watchdog")}
-    texts.update(setup="\n".join(run_args.setup), uv="1" if run_args.uv else "")
+    texts.update({name: "\n".join(getattr(run_args, name)) for name in ("setup", "fetch")})
+    texts["uv"] = "1" if run_args.uv else ""
     found = {f"torchx/{name}": text for name, text in texts.items() if text}
     return {**found, **notices_wanted(run_args.notify, run_args.notify_on)}

@@ -16,6 +16,7 @@ from torchx.specs import AppStatus
 from torchx.specs.api import UnknownAppException, parse_app_handle
 from torchx.specs.states import is_started, state_text
 from torchx.specs.tasks import progress as task_progress
+from torchx.specs.wishes.fetch import FETCH
 from torchx.util.datetime import duration
 from torchx.util.term import fit, has_color, is_tty, printable, width
 
@@ -58,6 +59,7 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, can
     if as_json:
         print(document({**handle_fields(handle), **status_fields(status)}), flush=True)
     say_how_it_ended(runner, handle, status, time.monotonic() - started)
+    fetch_results(runner, handle)
     if interrupted:
         sys.exit(EXIT_INTERRUPTED)
     if code := exit_code_of(status):
@@ -81,6 +83,15 @@ def _until_started(runner: Runner, handle: str, *, since: float, ctrl_c: str) ->
             pause = min(2 * pause, _TICK_S)
     finally:
         progress("")
+
+
+def fetch_results(runner: Runner, handle: str) -> None:
+    """Copy the results here that the job names, if it names any."""
+    run = runner.recorded(handle)
+    if run is not None and FETCH in (run.app.get("metadata") or {}):
+        from torchx.cli.cmd_cp import fetch_at_end
+
+        fetch_at_end(runner, handle)
 
 
 def _wait(

@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.findings import Check
     from torchx.schedulers.kit.foreign import ForeignJobs
     from torchx.schedulers.kit.inside import InsideProcess, Tty
+    from torchx.schedulers.kit.inside.kept import Kept
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.kit.metrics import ReplicaMetrics
     from torchx.schedulers.kit.simulations import Simulation
@@ -223,10 +224,10 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
             job = self._find(app_id, doing)
             return None if job is None else metrics.read(self._client, job)
 
-    def _inside(self, app_id: str, role: str, k: int) -> tuple[EngineHttp, str]:
-        """Return a connection to the engine, and the id of a replica's running container."""
+    def _inside(self, app_id: str, role: str, k: int, *, ended: bool = False) -> tuple[EngineHttp, str]:
+        """Return a connection to the engine, and the id of a replica's container, which runs or may have ``ended``."""
         container = self._need(app_id, "`%s` cannot be entered").need(role, k)
-        if container.state is not AppState.RUNNING:
+        if container.state is not AppState.RUNNING and not ended:
             raise not_running(app_id, role, k, str(container.state))
         environ = self._on_engine.environment()
         if environ is None:
@@ -240,6 +241,18 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         """See :class:`torchx.schedulers.kit.abilities.Archives`."""
         with engine_errors(f"files of replica {role}/{k} of `{app_id}` cannot be copied"):
             return ArchiveStream(*self._inside(app_id, role, k), path, into=into)
+
+    def kept(self, app_id: str, role: str, k: int, cwd: str) -> Sequence[Kept]:  # noqa: ARG002  # the ability's signature
+        """See :class:`torchx.schedulers.kit.abilities.KeepsFiles`."""
+        from functools import partial
+
+        from torchx.schedulers.kit.inside.kept import Kept
+
+        with engine_errors(f"files of replica {role}/{k} of `{app_id}` cannot be copied"):
+            engine, container = self._inside(app_id, role, k, ended=True)
+            folder = str(engine.get(f"/containers/{container}/json")["Config"].get("WorkingDir") or "/")
+            archive = partial(ArchiveStream, engine, container, into=False)
+            return [Kept(f"`{folder}` of its container", folder, archive=archive)]
 
     def _get_app_state(self, container: Any) -> AppState:
         """State of a ``docker.models.containers.Container``. Not used here; kept for subclasses outside of torchx."""

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.findings import Check
     from torchx.schedulers.kit.inside import InsideProcess, Tty
+    from torchx.schedulers.kit.inside.kept import Kept
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.kit.simulations import Simulation
     from torchx.schedulers.local.images import CWDImageProvider, ImageProvider, LocalDirectoryImageProvider
@@ -379,6 +380,12 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         from torchx.schedulers.local.inside import enter
 
         return enter(self._need(app_id), role, k, argv, tty)
+
+    def kept(self, app_id: str, role: str, k: int, cwd: str) -> Sequence[Kept]:
+        """See :class:`torchx.schedulers.kit.abilities.KeepsFiles`."""
+        from torchx.schedulers.kit.inside.kept import folders
+
+        return folders([cwd, self._need(app_id).replica_folder(role, k)])
 
     def shares_files(self, app_id: str) -> bool:
         """See :class:`torchx.schedulers.kit.abilities.SharesFiles`."""

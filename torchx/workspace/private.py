@@ -59,6 +59,18 @@ def is_harmless(path: str, content: Callable[[str], bytes]) -> bool:
     return _FOLDERS.isdisjoint(folders) and (is_public or name.endswith(_EXAMPLES))
 
 
+def is_private_name(path: str) -> bool:
+    """Whether a path is that of a private file by its name alone, as far away, where its content is not at hand.
+
+    >>> is_private_name("a/.ssh/config"), is_private_name(".env.local"), is_private_name("a/.env.example")
+    (True, True, False)
+    """
+    *folders, name = path.split("/")
+    dotenv = name in _DOTENV or (name.startswith(".env.") and not name.endswith(_EXAMPLES))
+    listed = not _FOLDERS.isdisjoint([*folders, name]) or name in _FILES or name.endswith(_KEY_SUFFIXES)
+    return not _is_allowed() and (dotenv or listed)
+
+
 def is_torchx_home(path: str) -> bool:
     """Return whether a local folder is torchx's own home, which is never part of a workspace."""
     home = torchx_home()

@@ -109,6 +109,7 @@ def download(
     archive: Archive | None = None,
     *,
     here: bool = False,
+    private: Callable[[str], bool] = lambda _: False,
 ) -> Copied:
     """Copy a file or folder out of a replica; arguments and errors are those of :meth:`Runner.copy`.
 
@@ -118,6 +119,7 @@ def download(
     Args:
         archive: the backend's own API; whatever it does not deliver is copied through a process.
         here: the replica's files are files of this machine.
+        private: whether a name is left out.
     """
     if not target:
         raise NotFoundError("the path to copy to is empty", hint="`.` is the current folder")
@@ -127,13 +129,10 @@ def download(
         raise NotFoundError(
             f"the replica has no file `{source}`", hint="paths are relative to the folder in which it runs"
         )
-    into, root, rename = os.path.isdir(target) or target.endswith("/"), target, {}
-    if there.kind == "file" and not into:
-        root, rename = os.path.dirname(target) or ".", {base: os.path.basename(target)}
-    elif there.kind == "folder" and into and not source.endswith("/") and base not in (".", ".."):
-        root = os.path.join(target, base)
-    os.makedirs(root, exist_ok=True)
-    taker = SafeUntar(root, rename, progress)
+    taker = _taker(there.kind, source, target, progress)
+    for name in [*filter(private, there.files)]:
+        del there.files[name]
+        taker.left_out.append(name)
     files = {n: size for n, (mode, size, _) in there.files.items() if stat.S_ISREG(mode)}
     wanted = [n for n in there.files if n not in files or not taker.has(n, there.files[n])]
     folder = source if there.kind == "folder" else os.path.dirname(source) or "."
@@ -154,6 +153,49 @@ def download(
             _in_background(lambda: (process.write(names), process.close_stdin()))
             _unpack(process, taker, wanted)
     return Copied(taker.files, taker.bytes, len(files) - taker.files, taker.left_out)
+
+
+@_says_what_is_wrong()
+def download_archive(
+    archive: Callable[[str], InsideProcess],
+    source: str,
+    target: str,
+    progress: Progress = lambda _: None,
+    *,
+    private: Callable[[str], bool] = lambda _: False,
+) -> Copied:
+    """Copy out of a container that has ended, by the backend's own API alone; see :func:`download`.
+
+    Raises BackendError if the container has no such path.
+    """
+    try:
+        process, kind = archive(f"{source.rstrip('/')}/."), "folder"
+    except BackendError:
+        process, kind = archive(source), "file"
+    taker = _taker(kind, source, target, progress)
+    with process:
+        pipe: Any = _Pipe(process)
+        with tarfile.open(mode="r|", fileobj=pipe, bufsize=CHUNK) as tar:
+            for member in tar:
+                name = os.path.normpath(member.name)
+                if private(name):
+                    taker.left_out.append(name)
+                elif name != ".":
+                    taker.take(member, partial(tar.extractfile, member))
+        _finish(process, pipe, pipe.drain, [source], "")
+    return Copied(taker.files, taker.bytes, 0, taker.left_out)
+
+
+def _taker(kind: str, source: str, target: str, progress: Progress) -> SafeUntar:
+    """Return what writes a file or folder of that name to the target, which is an existing folder or the new path."""
+    base = os.path.basename(source.rstrip("/")) or "."
+    into, root, rename = os.path.isdir(target) or target.endswith("/"), target, {}
+    if kind == "file" and not into:
+        root, rename = os.path.dirname(target) or ".", {base: os.path.basename(target)}
+    elif kind == "folder" and into and not source.endswith("/") and base not in (".", ".."):
+        root = os.path.join(target, base)
+    os.makedirs(root, exist_ok=True)
+    return SafeUntar(root, rename, progress)
 
 
 @_says_what_is_wrong()

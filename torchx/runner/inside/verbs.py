@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchx.errors import NotFoundError
 from torchx.runner.watching.handling import Handles
+from torchx.schedulers.kit.inside import NotRunningError
 
 if TYPE_CHECKING:
     from torchx.runner.inside.copy import Copied
@@ -78,14 +79,18 @@ class Enters(Handles):
         *,
         into: bool = False,
         progress: Callable[[int], None] = lambda _: None,
+        private: Callable[[str], bool] = lambda _: False,
     ) -> Copied:
         """Copy a file or folder out of a replica, or into it. Files that are already there are skipped.
+
+        Of a replica that has ended, the files come from where its backend keeps them.
 
         Args:
             source: path to copy; with a trailing slash: the contents of the folder instead of the folder itself.
             target: an existing folder, or the new path.
             into: copy from this machine into the replica, instead of the other way.
             progress: called with the number of bytes of each chunk.
+            private: whether a name in a replica is left out.
 
         Returns:
             How many ``files`` and ``bytes`` were copied, and how many files ``skipped``: those of the same size and
@@ -100,7 +105,38 @@ class Enters(Handles):
         start = partial(self.open, app_handle, role_name=role_name, k=k)
         where = entering.job_of(*self._locate(app_handle)[1:], (self._role(app_handle, role_name), k))
         archive, here = entering.archives(*where), entering.shares_files(*where[:2])
-        return (copy.upload if into else copy.download)(start, source, target, progress, archive, here=here)
+        if into:
+            return copy.upload(start, source, target, progress, archive, here=here)
+        try:
+            return copy.download(start, source, target, progress, archive, here=here, private=private)
+        except NotRunningError as e:
+            from torchx.runner.inside.ended import download_kept
+
+            run = self.recorded(app_handle)
+            cwd = "" if run is None else run.cwd
+            ends = (source, target)
+            return download_kept(*where, ends, cwd=cwd, progress=progress, private=private, running=e)
+
+    def fetch(self, app_handle: str, progress: Callable[[int], None] = lambda _: None) -> dict[str, Copied]:
+        """Copy the results of a job that its ``fetch`` wish names: the same paths below the current folder.
+
+        They come from the first replica of the first role. Private files, which uploads leave out, are left out.
+
+        Returns:
+            What was copied, by path; empty if the job names none.
+
+        Raises:
+            NotFoundError: there is no such job, or none of these files.
+        """
+        from torchx.specs.wishes.fetch import FETCH, parse_fetch
+        from torchx.workspace.private import is_private_name
+
+        run = self.recorded(app_handle)
+        found = {}
+        for source, target in parse_fetch(str(run.app.get("metadata", {}).get(FETCH, ""))) if run is not None else ():
+            copied = self.copy(app_handle, source, target, progress=progress, private=is_private_name)
+            found[source] = copied
+        return found
 
     def forward(
         self, app_handle: str, ports: Sequence[tuple[int, int]], role_name: str | None = None, k: int = 0

@@ -39,12 +39,14 @@ from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.verdict import describe
 from torchx.schedulers.kit.views import by_view
 from torchx.specs.api import AppDryRunInfo, CfgVal, is_terminal
+from torchx.specs.handles import JobId
 from torchx.specs.tasks import is_terminal_task
 from torchx.util.notices import logger
 from torchx.util.records import dataclass, field, replace
 
 if TYPE_CHECKING:
     from torchx.schedulers.kit.facts import ReplicaFacts
+    from torchx.schedulers.kit.inside.kept import Kept
 
     Answers = dict[str, DescribeAppResponse | None]
     _Jobs = list[ListAppResponse]
@@ -184,6 +186,19 @@ class BatchScheduler(SiteScheduler):
     def _folder(self, app_id: str) -> JobFolder | None:
         """Return the recorded folder of a job; None if it is not on record."""
         return self.folders(self._site(app_id)).of(app_id)
+
+    def kept(self, app_id: str, role: str, k: int, cwd: str) -> Sequence[Kept]:
+        """See :class:`torchx.schedulers.kit.abilities.KeepsFiles`."""
+        from torchx.schedulers.kit.inside.kept import folders
+
+        site, named = self._site(app_id), JobId.of(app_id)
+        folder = self._log_folder(site, named.job)
+        if folder is None:
+            return []
+        images = [one.image for one in folder.roles() if one.name == role and posixpath.isabs(one.image)]
+        logs = "" if named.task is not None else folder.replica(role, k)
+        paths = [*images, "" if site.name else cwd, logs]
+        return folders(paths, lambda argv: site.spawn(argv, None), site.name)
 
     # -- submission ------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.findings import Check
     from torchx.schedulers.kit.foreign import ForeignJobs
     from torchx.schedulers.kit.inside import Duplex, InsideProcess, Tty
+    from torchx.schedulers.kit.inside.kept import Kept
     from torchx.schedulers.kit.metrics import ReplicaMetrics
     from torchx.schedulers.kit.simulations import Simulation
     from torchx.specs.api import AppDryRunInfo, CfgVal, Role, runopts
@@ -199,6 +200,18 @@ class Archives(Ability):
         """Return a tar stream of ``path`` and everything below it, or, with ``into``, one that is unpacked there.
 
         If it fails or the data does not arrive, the caller copies through a process instead.
+        """
+
+
+class KeepsFiles(Ability):
+    """Keeps the files of replicas that have ended, until the job is deleted."""
+
+    @abstractmethod
+    def kept(self, app_id: str, role: str, k: int, cwd: str) -> Sequence[Kept]:
+        """Return the folders in which files of a replica may be, the first one for relative paths first.
+
+        Args:
+            cwd: folder of this machine from which the job was launched; empty if it is not on record.
         """
 
 

@@ -82,7 +82,11 @@ class InsideProcess(Duplex):
         """
 
 
-def not_running(app_id: str, role: str, k: int, state: str) -> NotFoundError:
+class NotRunningError(NotFoundError):
+    """A replica has ended, or has not started yet."""
+
+
+def not_running(app_id: str, role: str, k: int, state: str) -> NotRunningError:
     """Return the error for a replica that has ended or has not started yet.
 
     >>> str(not_running("train-x1", "trainer", 0, "SUCCEEDED"))
@@ -91,4 +95,4 @@ def not_running(app_id: str, role: str, k: int, state: str) -> NotFoundError:
     early = state in ("UNSUBMITTED", "SUBMITTED", "PENDING", "RUNNING")
     state = "just ending, or starting" if state == "RUNNING" else state
     hint = "try again when it runs: `torchx status` shows that" if early else "`torchx log` shows what it has written"
-    return NotFoundError(f"replica {role}/{k} of `{app_id}` is not running: it is {state}", hint=hint)
+    return NotRunningError(f"replica {role}/{k} of `{app_id}` is not running: it is {state}", hint=hint)
