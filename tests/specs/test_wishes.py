@@ -23,6 +23,7 @@ ALL = {
     "torchx/notify-on": "start,fail",
     "torchx/setup": "module load cuda",
     "torchx/uv": "1",
+    "torchx/fetch": "runs/",
 }
 
 
@@ -40,6 +41,7 @@ def test_each_field_has_its_text_and_its_parser() -> None:
         notify_on=("start", "fail"),
         setup="module load cuda",
         uv=True,
+        fetch=(("runs/", "runs/"),),
         texts=dict(zip(fields, ALL.values(), strict=True)),
     )
 
@@ -51,7 +53,7 @@ def test_a_job_without_wishes(app: AppDef | None) -> None:
     assert Wishes().notify_on == ("end",)
 
 
-@pytest.mark.parametrize("key", sorted({*ALL} - {"torchx/setup"}))  # which may be any text
+@pytest.mark.parametrize("key", sorted({*ALL} - {"torchx/setup", "torchx/fetch"}))  # which may be any text
 def test_an_invalid_wish_is_an_error(key: str) -> None:
     """Whichever wish it is, the message has its text."""
     with pytest.raises(SpecError, match="nonsense"):

@@ -1,0 +1,35 @@
+"""Files of containers that have ended, and set-up lines in an image."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from torchx.errors import NotFoundError
+from torchx.runner import get_runner
+from torchx.specs import AppDef, Resource, Role
+from torchx.specs.wishes.fetch import FETCH
+from torchx.specs.wishes.setup import SETUP
+
+
+def test_files_of_a_container_that_has_ended(docker_image: str, tmp_path: Path) -> None:
+    """Folders, single files, private files, and what is not there; the set-up ran in the container."""
+    script = "mkdir -p runs/a; echo $A >runs/a/x; : >runs/.env; echo last >log.txt"
+    role = Role("r", docker_image, entrypoint="sh", args=["-c", script], resource=Resource(1, 0, 50))
+    app = AppDef("ended", [role], metadata={SETUP: "export A='1 2'", FETCH: f"runs/={tmp_path}/out"})
+    with get_runner() as runner:
+        handle = runner.run(app, "local_docker")
+        try:
+            assert str(runner.wait(handle, 0.2).state) == "SUCCEEDED"  # type: ignore[union-attr]
+            done = runner.fetch(handle)["runs/"]
+            assert (done.files, done.left_out) == (1, [".env"])
+            assert (tmp_path / "out" / "a" / "x").read_text() == "1 2\n"
+            runner.copy(handle, "log.txt", f"{tmp_path}/mine")
+            assert (tmp_path / "mine").read_text() == "last\n"
+            runner.copy(handle, "runs", str(tmp_path))
+            assert (tmp_path / "runs" / "a" / "x").exists()
+            with pytest.raises(NotFoundError, match=r"no `nope` where its files are: `.*` of its container"):
+                runner.copy(handle, "nope", str(tmp_path))
+        finally:
+            runner.delete(handle)
