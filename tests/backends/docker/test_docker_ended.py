@@ -21,7 +21,7 @@ def test_files_of_a_container_that_has_ended(docker_image: str, tmp_path: Path) 
     with get_runner() as runner:
         handle = runner.run(app, "local_docker")
         try:
-            assert str(runner.wait(handle, 0.2).state) == "SUCCEEDED"  # type: ignore[union-attr]
+            assert str(runner.wait(handle, 0.2).state) == "SUCCEEDED"
             done = runner.fetch(handle)["runs/"]
             assert (done.files, done.left_out) == (1, [".env"])
             assert (tmp_path / "out" / "a" / "x").read_text() == "1 2\n"

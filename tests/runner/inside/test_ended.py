@@ -8,6 +8,7 @@ import os
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,7 +95,7 @@ def test_on_itself(tmp_path: Path) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "x").write_text("1")
     places = folders([str(tmp_path)])
-    backend = _Backend(places)
+    backend: Any = _Backend(places)
     for target in (str(tmp_path / "runs"), str(tmp_path)):
         ends = ("runs", target)
         done = download_kept(
@@ -173,9 +174,9 @@ def test_archives_of_a_container(
         assert found.read_text() == "1"
     assert [str(p.relative_to(found)) for p in found.rglob("*") if p.is_file()] == arrives
     assert done.files == 1 and done.left_out == ([".env"] if arrives else [])
-    place = Kept("its container", "/work", archive=archive)
+    backend: Any = _Backend([Kept("its container", "/work", archive=archive)])
     with pytest.raises(NotFoundError, match="where its files are: its container"):
         download_kept(
-            _Backend([place]), "a", ("r", 0), ("no", "."), cwd="", progress=lambda _: None, private=is_private_name,
+            backend, "a", ("r", 0), ("no", "."), cwd="", progress=lambda _: None, private=is_private_name,
             running=_ENDED,
         )  # fmt: skip
