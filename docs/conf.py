@@ -27,6 +27,7 @@ extensions = [
     "_site.ipython_cells",
     "_site.files",
     "_site.generated",
+    "_site.llms",
 ]
 
 root_doc = "index"

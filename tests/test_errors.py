@@ -51,5 +51,5 @@ def test_without_metadata_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) ->
 def test_nobody_is_sent_to_the_other_torchx() -> None:
     """No text says `pip install torchx`, with or without an extra."""
     pages = [*(ROOT / "torchx").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")]
-    wrong = re.compile(r"""pip install (?:-\w+ )*['"]?torchx\b(?!-)""")
+    wrong = re.compile(r"""pip install (?:-\w+ )*['"]?torchx\b(?!-|(\[[\w,]+\])? @ )""")
     assert not [path for path in [*pages, ROOT / "README.md"] if wrong.search(path.read_text())]

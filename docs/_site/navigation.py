@@ -40,6 +40,7 @@ SECTIONS = {
         "secrets": "Pass secrets",
         "trackers": "Record results",
         "python": "Launch from Python",
+        "agents": "Let coding agents launch",
         "notebook": "Launch from a notebook",
         "hydra": "Use Hydra",
         "ready-made": "TensorBoard, TorchServe, Captum",

@@ -10,12 +10,13 @@ from pathlib import Path
 import jsonschema
 import pytest
 
+import torchx.cli
 from torchx.runs import default_registry
 from torchx.settings import torchx_home
 
 from .conftest import Call, end, runs, spawn
 
-SCHEMAS = Path(__file__).parent / "schemas"
+SCHEMAS = Path(torchx.cli.__file__).parent / "schemas"
 TASK = "echo lr={lr} seed={seed}; test {seed} != 1 || exit 7"
 GRID = ("--grid", "lr=1e-4,3e-4", "--grid", "seed=0..1")
 

@@ -10,9 +10,11 @@ from typing import Any
 import jsonschema
 import pytest
 
+import torchx.cli
+
 from .conftest import HELLO, Call, runs
 
-SCHEMAS = Path(__file__).parent / "schemas"
+SCHEMAS = Path(torchx.cli.__file__).parent / "schemas"
 PAGE = Path(__file__).parents[2] / "docs" / "cli-json.md"
 
 

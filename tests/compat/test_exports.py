@@ -178,6 +178,7 @@ def test_entry_point_groups() -> None:
     assert set(discovery.KINDS) == {
         "torchx.cli.cmds",
         "torchx.components",
+        "torchx.failures",
         "torchx.named_resources",
         "torchx.schedulers",
         "torchx.tracker",

@@ -46,6 +46,7 @@ ROOMS = {
     "torchx.cli": 9,
     "torchx.notebook": 9,
     "torchx.ui": 9,
+    "torchx.mcp": 9,
     "torchx.__main__": 9,
 }
 # One folder a backend, and the doors that lead into it.
@@ -69,7 +70,7 @@ SHARED = (
 IN_JOB = ("torchx.runtime", "torchx.distributed", "torchx.apps")
 STANDALONE = ("torchx.supervisor",)
 TESTING = "torchx.testing"
-APART = ("torchx.ui",)
+APART = ("torchx.ui", "torchx.mcp")
 """Faces in a process of their own: nobody imports them but the function that starts them, so they import what they need."""
 
 LATE = (

@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from torchx.cli.argparse_util import JSON
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.cmd_list import parse_states
 from torchx.cli.failures import UsageError, error, note
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
 from torchx.cli.questions import YES_HELP, agreed
+from torchx.cli.render import document
 from torchx.cli.waiting import grace_s
 from torchx.errors import TorchXError
 from torchx.runner import Runner
+from torchx.runner.show.json_output import handle_fields
 from torchx.runs import Run, RunQuery
 from torchx.specs.api import AppState, is_terminal
 from torchx.specs.handles import FOREIGN
@@ -30,6 +34,7 @@ class CmdCancel(RunnerCommand):
         add("--state", type=parse_states, metavar="STATE,...", help="my runs in one of these states, such as pending")
         add("-f", "--force", action="store_true", help="also adopted jobs, which torchx did not launch")
         add("-y", "--yes", action="store_true", help=YES_HELP)
+        add("--json", action="store_true", help=JSON[2])
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
         """Cancel each job. A job that has already ended is not an error."""
@@ -41,24 +46,29 @@ class CmdCancel(RunnerCommand):
             hint = "`@last` is the newest run, `--all` selects all of yours; `torchx list` lists them all"
             raise UsageError("no job is given", hint=hint)
         references = _chosen(runner, args) if several else args.app_handle
-        for_each_job(runner, references, lambda handle: _cancel(runner, handle, force=args.force))
+        for_each_job(runner, references, lambda handle: _cancel(runner, handle, force=args.force), as_json=args.json)
 
 
-def for_each_job(runner: Runner, references: list[str], act: Callable[[str], str]) -> None:
+def for_each_job(runner: Runner, references: list[str], act: Callable[[str], str], *, as_json: bool = False) -> None:
     """Apply an action, which returns a message for the terminal, to several jobs; one that fails stops no other.
 
     Exits with the code of the first failure.
     """
     failed: list[int] = []
+    told: list[dict[str, Any]] = []
     for handle in resolve_all(runner, references, failed):
         try:
             message = act(handle)
         except TorchXError as e:
             failed.append(e.exit_code)
             error(str(e), hint=e.hint)
+            told.append({**handle_fields(handle), "done": False, "error": str(e)})
         else:
+            told.append({**handle_fields(handle), "done": True, "error": None})
             if is_tty(sys.stderr):
                 note(message)
+    if as_json:
+        print(document(told[0] if len(references) == 1 and told else {"jobs": told}))
     if failed:
         sys.exit(failed[0])
 

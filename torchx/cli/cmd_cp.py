@@ -12,8 +12,10 @@ from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.cmd_exec import Replica, find_replica
 from torchx.cli.failures import UsageError, note, progress, warn
 from torchx.cli.log_targets import JOB_HELP, job_reference, or_last
+from torchx.cli.render import document
 from torchx.errors import HandleError, NotFoundError, TorchXError
 from torchx.runner import Runner
+from torchx.runner.show.json_output import handle_fields
 from torchx.util.term import is_tty
 from torchx.workspace.private import is_private_name
 
@@ -29,6 +31,7 @@ class CmdCp(RunnerCommand):
         source = "PATH on this machine, or JOB[/ROLE[/REPLICA]]:PATH in a replica; without JOB, of @last"
         subparser.add_argument("source", metavar="SOURCE", help=source)
         subparser.add_argument("target", metavar="TARGET", help="likewise; an existing folder, or the new name")
+        subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
         tty = is_tty(sys.stderr)
@@ -45,6 +48,10 @@ class CmdCp(RunnerCommand):
         done = runner.copy(handle, ends[0], ends[1], role, k, into=not source, progress=show)
         if tty:
             note(_summary(done))
+        if args.json:
+            where = {**handle_fields(handle), "role": role, "replica": k}
+            count = {"files": done.files, "bytes": done.bytes, "skipped": done.skipped, "left_out": done.left_out}
+            print(document({**where, **count}))
         _say_left_out(done.left_out)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from torchx.cli.argparse_util import JSON
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.cmd_cancel import for_each_job
 from torchx.cli.failures import UsageError
@@ -15,9 +16,12 @@ class CmdDelete(RunnerCommand):
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.add_argument("app_handle", type=job_reference, nargs="+", metavar="JOB", help=JOB_HELP)
         subparser.add_argument("-f", "--force", action="store_true", help="also jobs that still run, and adopted jobs")
+        subparser.add_argument("--json", action="store_true", help=JSON[2])
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        for_each_job(runner, args.app_handle, lambda handle: _delete(runner, handle, force=args.force))
+        for_each_job(
+            runner, args.app_handle, lambda handle: _delete(runner, handle, force=args.force), as_json=args.json
+        )
 
 
 def _delete(runner: Runner, handle: str, *, force: bool) -> str:

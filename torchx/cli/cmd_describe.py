@@ -13,6 +13,7 @@ from torchx.runner import Runner
 from torchx.runner.ground.masks import for_display
 from torchx.runner.show.json_output import handle_fields, run_fields
 from torchx.runs import Run
+from torchx.runs.records import LAUNCHED_BY
 from torchx.specs import AppDef
 from torchx.specs.api import UnknownAppException
 from torchx.specs.images import image_digests, workspace_hashes
@@ -54,6 +55,7 @@ def _print_json(handle: str, app: AppDef | None, run: Run | None) -> None:
         "image_digests": digests or None,
         "workspace_hashes": hashes or None,
         "run": run_fields(run) if run is not None else None,
+        "launched_by": run.tags.get(LAUNCHED_BY) if run is not None else None,
     }
     print(document(found))
 

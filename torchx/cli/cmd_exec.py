@@ -6,13 +6,16 @@ import argparse
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 from torchx.cli.attach import Every, attach, passing_on, terminal
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, error, note
 from torchx.cli.log_targets import parse_target, select
+from torchx.cli.render import document
 from torchx.errors import EXIT_INTERRUPTED, BackendError, NotFoundError, TorchXError
 from torchx.runner import Runner
+from torchx.runner.show.json_output import handle_fields
 from torchx.runner.watching.tee import replica_formats
 from torchx.schedulers.kit.inside import InsideProcess
 from torchx.specs.api import parse_app_handle
@@ -42,14 +45,18 @@ class CmdExec(RunnerCommand):
         add("--all", action="store_true", help=every)
         add("-t", "--tty", action="store_true", help="allocate a terminal for the command")
         add("-n", "--no-stdin", "--no_stdin", action="store_true", help="do not pass stdin on, as `ssh -n`")
+        add("--json", action="store_true", help="one JSON document with exit code and output; stdin is not passed on")
         add("identifier", metavar=WHERE, help=WHERE_HELP)
         add("command", nargs="...", metavar="-- COMMAND", help="the command and its arguments")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
         argv = _command(args)
-        if args.all and args.tty:
-            raise UsageError("`--all` and `--tty` exclude each other", hint="a terminal belongs to one replica")
-        if args.all:
+        if args.tty and (args.all or args.json):
+            other = "--all" if args.all else "--json"
+            raise UsageError(f"`{other}` and `--tty` exclude each other", hint="a terminal belongs to one replica")
+        if args.json:
+            code = _told(runner, args.identifier, argv, every=args.all)
+        elif args.all:
             code = _everywhere(runner, args.identifier, argv)
         else:
             code = _in_one(runner, args.identifier, argv, tty=args.tty, stdin=not args.no_stdin)
@@ -69,6 +76,7 @@ class CmdForward(RunnerCommand):
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         add = subparser.add_argument
         add("--open", action="store_true", help="open the first one in the browser")
+        add("--json", action="store_true", help="print the ports as one JSON document")
         add("identifier", metavar=WHERE, help=WHERE_HELP)
         ports = "port of the replica, and local port (default: the same; 0: any free one)"
         add("ports", nargs="+", metavar="PORT[:LOCAL]", type=parse_ports, help=ports)
@@ -78,7 +86,11 @@ class CmdForward(RunnerCommand):
         handle, (role, k) = find_replica(runner, args.identifier)
         with runner.forward(handle, args.ports, role, k) as forwarding:
             forwarding.on_refusal(lambda why: error(f"{role}/{k} refuses the connection: {why}"))
-            for (port, _), local in zip(args.ports, forwarding.local_ports, strict=True):
+            ports = [port for port, _ in args.ports]
+            if args.json:
+                pairs = [{"port": p, "local": q} for p, q in zip(ports, forwarding.local_ports, strict=True)]
+                print(document({**handle_fields(handle), "role": role, "replica": k, "ports": pairs}), flush=True)
+            for port, local in zip([] if args.json else ports, forwarding.local_ports, strict=False):
                 print(f"http://localhost:{local}", flush=True)
                 note(f"  is port {port} of {role}/{k}, until Ctrl-C")
             if args.open:
@@ -165,6 +177,21 @@ def _in_one(runner: Runner, identifier: str, argv: Sequence[str], *, tty: bool, 
     handle, (role, k) = find_replica(runner, identifier)
     process = runner.open(handle, argv, role, k, tty=terminal() if tty else None)
     return attach(process, stdin=stdin, tty=tty)
+
+
+def _told(runner: Runner, identifier: str, argv: Sequence[str], *, every: bool) -> int:
+    """Run the command, and print one document; return the highest exit code."""
+    handle, chosen = find_replicas(runner, identifier)
+    chosen = chosen if every else [find_replica(runner, identifier)[1]]
+    rows: list[dict[str, Any]] = []
+    codes = []
+    for role, k in chosen:
+        done = runner.exec(handle, argv, role, k)
+        out, err = (data.decode("utf-8", "replace") for data in (done.stdout, done.stderr))
+        codes.append(done.exit_code)
+        rows.append({"role": role, "replica": k, "exit_code": done.exit_code, "stdout": out, "stderr": err})
+    print(document({**handle_fields(handle), "replicas": rows}))
+    return max(codes)
 
 
 def _everywhere(runner: Runner, identifier: str, argv: Sequence[str]) -> int:

@@ -44,6 +44,7 @@ class CmdList(RunnerCommand):
             ("--name", "NAME", "only jobs of this name; `*` and `?` are wildcards"),
             ("--since", "TIME", since, {"type": parse_moment}),
             ("--mine", "", "only my runs, if several users share the record"),
+            ("--by-agent", "", "only runs that an agent launched, through `torchx mcp`"),
             ("--limit", "N", limit, {"type": _limit}),
             ("--all", "", "show all runs, as --limit 0", all_runs),
             ("--no-refresh --no_refresh", "", "show the last known states without asking the schedulers"),
@@ -54,9 +55,9 @@ class CmdList(RunnerCommand):
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
         if args.scheduler is None and args.cfg:
             raise UsageError("`-cfg` needs `-s`", hint="name a scheduler with -s")
-        if args.scheduler is not None and (args.since or args.mine):
+        if args.scheduler is not None and (args.since or args.mine or args.by_agent):
             raise UsageError(
-                "`--since` and `--mine` filter recorded runs, and `-s` lists a scheduler's jobs",
+                "`--since`, `--mine` and `--by-agent` filter recorded runs, and `-s` lists a scheduler's jobs",
                 hint="omit -s; `--name` and `--state` work with both",
             )
         if args.scheduler is not None:
@@ -89,7 +90,7 @@ def _limit(text: str) -> int:
 
 
 def _list_runs(runner: Runner, args: argparse.Namespace) -> None:
-    query = RunQuery(states=args.state, name=args.name, since=args.since, mine=args.mine)
+    query = RunQuery(states=args.state, name=args.name, since=args.since, mine=args.mine, by_agent=args.by_agent)
     limit = args.limit if args.limit is not None else 0 if _is_filtered(query) else _DEFAULT_LIMIT
     # One more than shown, to find out whether there are more.
     query.limit = limit + 1 if limit else None
@@ -131,7 +132,7 @@ def _say_the_rest(runs: Sequence[Run], query: RunQuery, *, cut: bool) -> None:
 
 def _is_filtered(query: RunQuery) -> bool:
     """Whether the user has selected runs; then all that match are shown."""
-    return any(value is not None for value in (query.states, query.name, query.since))
+    return query.by_agent or any(value is not None for value in (query.states, query.name, query.since))
 
 
 def _list_jobs(runner: Runner, args: argparse.Namespace) -> None:

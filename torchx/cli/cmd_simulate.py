@@ -9,8 +9,10 @@ from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import note
 from torchx.cli.log_targets import JOB_HELP, parse_target, select
 from torchx.cli.questions import YES_HELP, agreed
+from torchx.cli.render import document
 from torchx.runner import Runner
 from torchx.runner.inside.simulations import what_follows
+from torchx.runner.show.json_output import handle_fields
 from torchx.schedulers.kit.simulations import FAULTS
 from torchx.util.term import is_tty
 
@@ -34,6 +36,7 @@ class CmdSimulate(RunnerCommand):
         add("fault", choices=list(FAULTS), metavar="FAULT", help=f"one of {', '.join(FAULTS)}")
         add("target", metavar="JOB[/ROLE/K]", help=f"{JOB_HELP}; default: its first replica, or the whole job")
         add("-y", "--yes", action="store_true", help=YES_HELP)
+        add("--json", action="store_true", help="one JSON document, for programs")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
         target = parse_target(args.target)
@@ -45,5 +48,9 @@ class CmdSimulate(RunnerCommand):
         note(f"{handle}: {found.says}{follows}")
         if args.yes or not (is_tty(sys.stdin) and is_tty(sys.stderr)) or agreed(f"simulate `{args.fault}`"):
             found.make()
+            done = True
         else:
             note("nothing was done")
+            done = False
+        if args.json:
+            print(document({**handle_fields(handle), "fault": args.fault, "said": found.says, "done": done}))

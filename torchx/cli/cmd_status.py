@@ -79,7 +79,7 @@ class CmdStatus(RunnerCommand):
             if status.error is not None and not status.is_terminal():
                 codes.append(EXIT_BACKEND)
             if args.json:
-                documents.append(_document(handle, *found, args.roles))
+                documents.append(status_document(handle, *found, args.roles))
                 if status.tasks is not None:
                     documents[-1]["tasks"]["failures"] = failures_fields(runner.sweep_failures(handle, status.tasks))
             else:
@@ -123,7 +123,8 @@ def _check_roles(status: AppStatus, wanted: list[str] | None, handle: str) -> No
             raise NotFoundError(f"`{handle}` has no role `{role}`", hint=hint)
 
 
-def _document(handle: str, status: AppStatus, run: Run | None, roles: list[str] | None) -> dict[str, Any]:
+def status_document(handle: str, status: AppStatus, run: Run | None, roles: list[str] | None) -> dict[str, Any]:
+    """Return the document of ``torchx status --json``, except for the failures of a sweep's tasks."""
     launched, ended = _times(status, run)
     times = {"created_at": iso(launched), "ended_at": iso(ended), "as_of": iso(status.as_of)}
     asked = {"scheduler_error": None if status.error is None else str(status.error), "notices": _unsent(handle)}

@@ -75,6 +75,7 @@ class CmdAdopt(RunnerCommand):
         _add_job(subparser)
         subparser.add_argument("--name", metavar="NAME", help="name for @NAME (default: its native name)")
         subparser.add_argument("--undo", action="store_true", help="remove the job from the record again")
+        subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
         declare(subparser, NOTICES, sparse=True)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
@@ -86,6 +87,9 @@ class CmdAdopt(RunnerCommand):
             wanted = notices_wanted(getattr(args, "notify", ""), getattr(args, "notify_on", ""))
             handle = runner.adopt(args.app_handle, args.scheduler, name=args.name or "", metadata=wanted)
             message = f"adopted: `torchx status @{args.name}`" if args.name else "adopted: `torchx status` shows it"
+        if args.json:
+            print(document({**handle_fields(handle), "adopted": not args.undo, "name": args.name}))
+            return
         print(handle)
         if is_tty(sys.stderr):
             note(message)

@@ -56,6 +56,7 @@ _GROUPS = {
         "doctor": "check what keeps jobs from running, and how to fix it",
         "init": "write a training script, a component and a .torchxconfig",
         "configure": "write a .torchxconfig to fill in",
+        "mcp": "serve runs to coding agents, over the Model Context Protocol",
         "plugins": "list the plugins that were found, and those that failed",
         "completion": "print the completion script of a shell",
     },

@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from torchx.specs.tasks import TaskList
 
 
+LAUNCHED_BY = "launched_by"
+"""The tag of a run that an agent launched: ``mcp``, name and version of the client."""
+
+
 @dataclass(kw_only=True)
 class NewRun:
     """A run before it is submitted. The caller must mask secrets.
@@ -33,6 +37,7 @@ class NewRun:
             a role before its workspace was built in. Of a rerun: ``rerun_of``: handle of the original run;
             ``workspace.ROLE``: the workspace in the original run's image; ``checkout``, ``worktree``: the folder with
             its code, and the original folder. ``metrics``: usage of replicas, see ``Runner.metrics``.
+            ``launched_by``: the agent that launched it, ``mcp NAME VERSION``.
         image_digests: digest of the image of each role, by role, if it is known before the submission.
         workspace_hashes: hash of the code that was built in for each role, by role.
         submission: token by which the scheduler finds the job if the answer is lost; see
@@ -126,6 +131,7 @@ class RunQuery:
         name: name of the AppDef; may contain the wildcards ``*``, ``?`` and ``[...]``.
         since: created at or after this time, in seconds since the epoch.
         mine: only runs of the current user; several users may share a home directory.
+        by_agent: only runs that an agent launched, through ``torchx mcp``.
         limit: maximum number of runs; the newest are returned.
     """
 
@@ -134,6 +140,7 @@ class RunQuery:
     name: str | None = None
     since: float | None = None
     mine: bool = False
+    by_agent: bool = False
     limit: int | None = None
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from torchx.runs import schema
-from torchx.runs.records import Change, NewRun, Run, RunQuery
+from torchx.runs.records import LAUNCHED_BY, Change, NewRun, Run, RunQuery
 from torchx.runs.store import Store, storable
 from torchx.settings import torchx_home
 from torchx.specs.api import AppState, AppStatus, is_terminal, parse_app_handle
@@ -37,6 +37,7 @@ _STATES = dict(AppState.__members__)
 _KEEP_STATUS = (
     "REPLACE INTO statuses (run_id, status) SELECT max(id), ?1 FROM runs WHERE handle = ?2 HAVING max(id) IS NOT NULL"
 )
+_BY_AGENT = "id IN (SELECT run_id FROM specs WHERE tags LIKE ?)"
 _STATUSES = 20_000  # whole statuses are kept for this many of the newest runs
 _IS_NEWS = "id = (SELECT max(id) FROM runs WHERE handle = ? AND phase < 2) AND (state <> ? OR msg <> ?)"
 _MAX_ROWS = 2**63 - 1  # the largest integer of SQLite
@@ -436,6 +437,7 @@ def _conditions(query: RunQuery) -> tuple[str, list[object]]:
         ("name GLOB ?", query.name),
         ("created_at >= ?", query.since),
         ("user = ?", user_name() if query.mine else None),
+        (_BY_AGENT, f'%"{LAUNCHED_BY}":"mcp %' if query.by_agent else None),
     ):
         if value is not None:
             where.append(condition)

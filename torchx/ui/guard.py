@@ -36,12 +36,14 @@ class Guard:
     of other sites, and the token other users of this machine. The token is in the fragment of the address, which
     browsers send to no server, and then in the Authorization header. The address that a browser is started with, which
     others can read among its arguments, has a ``code`` instead, which one page of this user exchanges for the token.
+    Paths below ``closed`` need the token.
     """
 
-    def __init__(self, app: ASGIApp, token: str, code: str) -> None:
+    def __init__(self, app: ASGIApp, token: str, code: str, *, closed: str = API) -> None:
         self._app = app
         self._token = token
         self._code = f"Code {code}".encode()
+        self._closed = closed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
@@ -63,7 +65,7 @@ class Guard:
         if scope["path"] == TOKEN and hmac.compare_digest(given, self._code) and _is_ours(scope):
             self._code = secrets.token_bytes()  # of no address: it was good once
             return PlainTextResponse(self._token)
-        if scope["path"].startswith(API) and not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
+        if scope["path"].startswith(self._closed) and not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
             return PlainTextResponse("the token is wrong: open the address that `torchx ui` printed", 401)
         return None
 

@@ -25,7 +25,7 @@ def serve(runner: Runner, port: int, allowed: tuple[str, ...], ready: Callable[[
 
     from torchx.ui.pages import application
 
-    listener = _listen(port)
+    listener = listen(port)
     token, code = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
     config = uvicorn.Config(
         application(runner, token, code, allowed),
@@ -45,7 +45,8 @@ def serve(runner: Runner, port: int, allowed: tuple[str, ...], ready: Callable[[
         uvicorn.Server(config).run(sockets=[listener])
 
 
-def _listen(port: int) -> socket.socket:
+def listen(port: int) -> socket.socket:
+    """Return a listening socket on loopback; raise ConfigError if the port is taken."""
     try:
         return socket.create_server((_HOST, port))
     except OSError as e:

@@ -19,7 +19,7 @@ class Outage:
 
     >>> said, clock = [], [0.0]
     >>> outage = Outage("the job", said.append, now=lambda: clock[0])
-    >>> outage.bear(TransientError("no answer")), outage.bear(TransientError("no answer"))
+    >>> outage.retry_delay_s(TransientError("no answer")), outage.retry_delay_s(TransientError("no answer"))
     (1.0, 2.0)
     >>> said
     ['no answer; the job continues; torchx retries for 10 minutes']

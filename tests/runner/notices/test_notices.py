@@ -522,5 +522,5 @@ def test_what_was_not_sent_is_said(runner, jobs, mail, config, monkeypatch):
     from torchx.cli import cmd_status
 
     status = runner.status(handle)
-    assert cmd_status._document(handle, status, None, None)["notices"] == [said]
+    assert cmd_status.status_document(handle, status, None, None)["notices"] == [said]
     assert f"notices:  {said}" in cmd_status._page(runner, handle, status, None)[0]

@@ -25,7 +25,7 @@ def app(**env: str) -> AppDef:
         "job",
         [
             Role("a b", "", entrypoint="e", env=env, num_replicas=2, resource=small),
-            Role("c", "", entrypoint="e", env={"K_TOKEN": "of-c"}, resource=small),
+            Role("c", "", entrypoint="e", env={"K_PASSWORD": "of-c"}, resource=small),
         ],
     )
 
@@ -52,12 +52,12 @@ def read_by(folder: Path, role: int, place: str, name: str) -> str:
 def test_a_shell_reads_the_very_value(kind, submits, monkeypatch):
     """Each replica gets the value of its role, with any characters; only the user can read the file."""
     monkeypatch.setenv("MINE", HOSTILE)
-    _, folder = submitted(kind, submits, app(K_TOKEN=f"of-${{replica_id}}-{HOSTILE}", BY=Secret("env:MINE")))
+    _, folder = submitted(kind, submits, app(K_PASSWORD=f"of-${{replica_id}}-{HOSTILE}", BY=Secret("env:MINE")))
     place = "a%20b"
     for k in (0, 1):
-        assert read_by(folder, 0, f"{place}/{k}", "K_TOKEN") == f"of-{k}-{HOSTILE}"
+        assert read_by(folder, 0, f"{place}/{k}", "K_PASSWORD") == f"of-{k}-{HOSTILE}"
         assert read_by(folder, 0, f"{place}/{k}", "BY") == HOSTILE
-    assert read_by(folder, 1, "c/0", "K_TOKEN") == "of-c"
+    assert read_by(folder, 1, "c/0", "K_PASSWORD") == "of-c"
     assert read_by(folder, 1, "c/0", "BY") == ""
     assert (folder / "secrets.sh").stat().st_mode & 0o777 == 0o600
     rest = [path.read_text() for path in folder.iterdir() if path.is_file() and path.name != "secrets.sh"]
@@ -71,14 +71,14 @@ def test_the_scheduler_does_not_see_where_they_come_from(kind, submits, monkeypa
     monkeypatch.setenv("MINE", "sesame-open")
     argv, _ = submitted(kind, submits, app(BY=Secret("env:MINE"), PLAIN="p"))
     end = argv.index(submits)
-    assert set(argv[:end]) == {"env", "-u", "BY", "MINE", "K_TOKEN"}
+    assert set(argv[:end]) == {"env", "-u", "BY", "MINE", "K_PASSWORD"}
 
 
 @SCHEDULERS
 def test_without_secrets_there_is_no_file(kind, submits):
     """The command is called unchanged."""
     job = app(PLAIN=macros.app_id)
-    del job.roles[1].env["K_TOKEN"]
+    del job.roles[1].env["K_PASSWORD"]
     argv, folder = submitted(kind, submits, job)
     assert argv[0] == submits
     assert not (folder / "secrets.sh").exists()

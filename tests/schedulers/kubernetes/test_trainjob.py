@@ -250,11 +250,11 @@ def test_retries_by_cause_are_refused():
 
 def test_code_and_secrets_go_along(code, monkeypatch):
     """The TrainJob owns them, so that they are deleted with it."""
-    monkeypatch.setenv("MY_TOKEN", "sesame-open")
+    monkeypatch.setenv("MY_PASSWORD", "sesame-open")
     cluster = Trained()
     scheduler = create_scheduler("me", client=cluster)
     with Runner("me", {"kubernetes": lambda *_, **__: scheduler}) as runner:
-        given = app(env={"MY_TOKEN": "sesame-open"})
+        given = app(env={"MY_PASSWORD": "sesame-open"})
         handle = runner.run(given, "kubernetes", KIND, workspace=str(code))
         (job,) = cluster.of("trainjobs")
         trainer, pod = job["spec"]["trainer"], pod_patch(job)["spec"]

@@ -111,7 +111,7 @@ GOLDEN_JOBS: dict[str, tuple[AppDef, Any]] = {
         {"gpu_options": "j_exclusive=yes", "exclusive": True, "resreq": "select[type==any]", "bsub_args": "-G 'team a' -sla gold", "memory": "task"},
     ),
     "docker": (
-        AppDef("docker", [role(mounts=[BindMount("/data", "/mnt", True), VolumeMount("v", "/v"), DeviceMount("/dev/fuse", "/dev/fuse")], resource=Resource(1, 1, 64), port_map={"c10d": 29500}, env={"TOKEN": "t"})]),
+        AppDef("docker", [role(mounts=[BindMount("/data", "/mnt", True), VolumeMount("v", "/v"), DeviceMount("/dev/fuse", "/dev/fuse")], resource=Resource(1, 1, 64), port_map={"c10d": 29500}, env={"HF_TOKEN": "t"})]),
         {"shm_size": "8g", "container_workdir": "/work"},
     ),
 }  # fmt: skip

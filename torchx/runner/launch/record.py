@@ -132,10 +132,18 @@ def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitS
         git_commit="" if source is None else source.commit,
         git_dirty=None if source is None else source.dirty,
         parent_run_id=made.parent_run_id or "",
-        tags={**made.tags, "patch": source.patch} if source is not None and source.patch else made.tags,
+        tags=_tags(made.tags, source),
         image_digests=image_digests(roles),
         workspace_hashes=workspace_hashes(roles),
     )
+
+
+def _tags(made: dict[str, str], source: GitState | None) -> dict[str, str]:
+    from torchx.runs.records import LAUNCHED_BY
+
+    agent = os.environ.get("TORCHX_LAUNCHED_BY", "")  # set by `torchx mcp`
+    patch = source.patch if source is not None else ""
+    return {**made, **({"patch": patch} if patch else {}), **({LAUNCHED_BY: agent} if agent else {})}
 
 
 def masked_settings(

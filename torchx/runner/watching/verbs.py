@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from torchx.errors import BackendError
+from torchx.errors import BackendError, TorchXError
 from torchx.runner.events import is_on, log_event
 from torchx.runner.ground.backends import is_near
 from torchx.runner.ground.registry import read_run, run_registry
@@ -80,6 +81,40 @@ class Watches(Launches):
             elif is_terminal(found.state):
                 self._ended.keep(handle, status, backend.still_there(app_id))
             return status
+
+    def statuses(self, app_handles: Iterable[str]) -> dict[str, AppStatus | TorchXError | None]:
+        """Return what :meth:`status` returns or raises for each job, with one query per scheduler and session.
+
+        A job that has failed is queried once more, for its cause.
+
+        >>> from torchx.runner import get_runner
+        >>> with get_runner() as runner:
+        ...     runner.statuses([])
+        {}
+        """
+        groups: dict[tuple[str, str], dict[str, str]] = {}
+        for handle in app_handles:
+            scheduler, session, app_id = parse_app_handle(handle)
+            groups.setdefault((scheduler, session), {})[app_id] = handle
+        found: dict[str, AppStatus | TorchXError | None] = {}
+        for (scheduler, session), handles in groups.items():
+            known: dict[str, Any] = {}
+            jobs = [app_id for app_id in handles if JobId.of(app_id).task is None]
+            if len(jobs) > 1:
+                from torchx.runner.jobs.lookup import describe_many
+
+                with suppress(TorchXError):  # each is told below, from the record
+                    known = describe_many(self._scheduler(scheduler, session), jobs)
+            for app_id, handle in handles.items():
+                answer = known.get(app_id)
+                if answer is not None and not is_terminal(answer.state) and not answer.attempts:
+                    found[handle] = answers.status_of(answer, near=is_near(self._scheduler(scheduler, session)))
+                    continue
+                try:
+                    found[handle] = self.status(handle)
+                except TorchXError as e:
+                    found[handle] = e
+        return found
 
     def describe(self, app_handle: str) -> AppDef | None:
         """Return the AppDef of a job, from its scheduler or else from the run registry; None if neither has it."""

@@ -9,7 +9,7 @@ from typing import Any
 class ChangeStream:
     """Reads streams of app ids, each in a thread of its own.
 
-    >>> ear = Ear()
+    >>> ear = ChangeStream()
     >>> ear.take({"all": lambda: iter(["job-1"])}, most_s=10) in ({"job-1"}, None)
     True
     """

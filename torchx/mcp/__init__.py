@@ -1,0 +1,1 @@
+"""``torchx mcp``: a server of the Model Context Protocol: coding agents read runs, and launch some if allowed."""
