@@ -1,4 +1,4 @@
-# make demo    train on four workers, watch it from another process
+# make demo    train on two workers, watch it from another process
 # make test    lint, types, unit tests
 # make docs    the documentation as a site, build/site/index.html; a warning is an error
 # make check   these two, and the tests with real processes and real PyTorch; needs no root

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import socket
+import sys
 import tarfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -458,3 +460,16 @@ def test_options() -> None:
     """The builders' run options."""
     opts = DockerWorkspaceMixin().workspace_opts()
     assert {name for name, _ in opts} == {"image_repo", "quiet", "builder", "build_args", "platform"}
+
+
+def test_an_engine_without_the_package(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If an engine runs, the hint installs the package that speaks to it, and does not send for an engine."""
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/s")
+    monkeypatch.setitem(sys.modules, "docker", None)
+    with socket.socket(socket.AF_UNIX) as engine:
+        engine.bind(f"{tmp_path}/s")
+        engine.listen()
+        with pytest.raises(MissingDependencyError, match="needs the Python package `docker`") as found:
+            DockerWorkspaceMixin().build_workspaces(roles(source), {"builder": "auto"})
+    assert found.value.hint.startswith("pip install ")
+    assert "start" not in found.value.hint

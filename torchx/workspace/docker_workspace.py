@@ -137,7 +137,13 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
                     _check_socket()  # before the import of the client's library, which takes longer
                 self._docker_client  # noqa: B018  # connects
                 return DOCKER
-            except (BackendError, MissingDependencyError) as e:
+            except MissingDependencyError as e:  # the engine is there
+                if not cfg.get("image_repo"):
+                    hint = f"{e.hint}; or `-cfg image_repo=<registry>/<name>`, which needs no engine"
+                    said = "building an image needs the Python package `docker`, which is not installed"
+                    raise MissingDependencyError(said, hint=hint) from e
+                wanted = OCI
+            except BackendError as e:
                 wanted, why = OCI, f"{e}, and "
         if wanted == OCI and not cfg.get("image_repo"):
             raise ConfigError(
@@ -248,7 +254,7 @@ def _connect() -> Any:
         import docker
     except ImportError as e:
         raise MissingDependencyError(
-            "images are built through the `docker` package, which is not installed", hint=install_extra("docker")
+            "this needs the Python package `docker`, which is not installed", hint=install_extra("docker")
         ) from e
     _check_socket()
     try:
