@@ -35,6 +35,8 @@ FAMILIES = (
     "gpu",
     "containers",
     "slurm",
+    "frameworks",
+    "others",
 )
 LONGEST_S = 120
 MAX = 1 << 16

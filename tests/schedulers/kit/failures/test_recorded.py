@@ -79,7 +79,7 @@ def test_what_is_left_of_a_cut_stream(family: str) -> None:
                 assert failure.summary() or record["said"] or failure.kind == "lost", left
                 # Of a collective, the victims alone may be left; without frames, nobody knows who raised what.
                 whole = HEADER in left["stderr"] and "torchrun" not in record["how"]
-                known = family != "collectives" and (family != "adversarial" or whole)
+                known = family not in ("collectives", "others") and (family != "adversarial" or whole)
                 if record["label"]["class"] == "error" and known:
                     assert failure.kind not in TRANSIENT, left
 

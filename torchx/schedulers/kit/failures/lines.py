@@ -67,10 +67,11 @@ def _by_writer(lines: list[str]) -> list[str]:
                 shapes.add(shape)
     if not shapes:
         return lines
+    longest_first = sorted(shapes, key=lambda shape: (-len(shape), shape))
     found: dict[str, list[str]] = {}
     last: dict[str, int] = {}
     for at, line in enumerate(lines):
-        head = next(filter(None, (re.match(shape, line) for shape in shapes)), None)
+        head = next(filter(None, (re.match(shape, line) for shape in longest_first)), None)
         writer, rest = (_TIMES.sub("", head[1]), head[2] or "") if head else ("", line)
         if head is not None:
             rest = Line(rest)
@@ -82,31 +83,45 @@ def _by_writer(lines: list[str]) -> list[str]:
 
 def _unboxed(lines: Sequence[str]) -> Iterator[str]:
     """Yield the lines of boxes as Python would print them, and the wrapped message below each as one line."""
-    inside = traced = wrapped = False
-    pending = ""
+    inside = traced = False
+    width, pending = 0, ""  # the width is 0 unless the message of a box may follow
     for line in lines:
         title = None if inside else re.match(_BOX, line)
         if title is not None:
             inside, traced = True, HEADER[:9] in title[1]
+            if pending:
+                yield pending
+            width, pending = len(line), ""
             if traced:
                 yield HEADER
         elif inside and re.match(_BOX_END, line):
-            inside, wrapped = False, traced
+            inside, width = False, width * traced
         elif inside:
-            content = re.sub(r"^\s*[│┃|] ?|\s*[│┃|]?\s*$", "", line)
-            if not traced:
-                yield content
-            elif frame := re.match(_BOX_FRAME, content):
-                yield f'  File "{frame[1]}", line {frame[2]}, in {frame[3]}'
-            elif code := re.match(r"\s*[❱>] *\d+ [│|]?\s*(.*)$", content):
-                yield f"    {code[1]}"
-        elif wrapped and line.endswith(" ") and line.strip():
-            pending += line
+            yield from _unframed(line, traced=traced)
+        elif width and line.strip():
+            last = pending.rpartition("\n")[2]
+            wraps = last.endswith(" ") or len(last) + 1 + len(line.split()[0]) > width
+            if pending and not wraps:
+                yield pending.replace(" \n", " ").replace("\n", " ")
+                pending = ""
+            pending = f"{pending}\n{line}" if pending else line
         else:
-            yield pending + line
-            wrapped, pending = wrapped and bool(line.strip()), ""
+            yield from (text.replace(" \n", " ").replace("\n", " ") for text in (pending,) if text)
+            yield line
+            width, pending = 0, ""
     if pending:
-        yield pending
+        yield pending.replace(" \n", " ").replace("\n", " ")
+
+
+def _unframed(line: str, *, traced: bool) -> Iterator[str]:
+    """Yield what a line in a box says: of a traceback, frames and the lines that were running."""
+    content = re.sub(r"^\s*[│┃|] ?|\s*[│┃|]?\s*$", "", line)
+    if not traced:
+        yield content
+    elif frame := re.match(_BOX_FRAME, content):
+        yield f'  File "{frame[1]}", line {frame[2]}, in {frame[3]}'
+    elif code := re.match(r"\s*[❱>] *\d+ [│|\s]*(.*)$", content):
+        yield f"    {code[1]}"
 
 
 def _without_warned_lines(lines: Sequence[str]) -> Iterator[str]:

@@ -23,15 +23,17 @@ _FATAL_WITHIN = 200  # lines, since crash reports are long
 _LINE_CHARS = 500
 _MESSAGE_CHARS = 2000
 _BYTE, _WRAPPED, _LAST_WRAPPED = 256, 240, 252  # a launcher that exits with `-n`, signal n, ends with 256-n
+_ADVICE_LINES = 6
 _LAST_LINES = 12  # of a program without exception: a signature above them was not its end
 # Lines that never show the cause: logging of torch and Slurm, warnings, progress bars, rules, traces of the shell.
 _NOISE = (
     r"[IW]\d{4} \d\d:\d\d:\d\d|\[[IW]\d{4} \d\d:\d\d:\d\d|[IWE]\d{4} [\d:.]+ +\d+ torch/distributed/|NOTE: Redirects"
     r"|Setting OMP_NUM_THREADS environment|\S+:\d+: \w*Warning: |\s*warnings\.warn\(|.*\d%\|.*\||[-=*+_#~]{3,}$|\++ "
     r"|note: run with `RUST_BACKTRACE|(?:srun|sbatch|slurmd|slurmstepd\S*): |make(?:\[\d+\])?: \*\*\*|exit status \d+$"
-    r"|Set the environment variable HYDRA_FULL_ERROR"
+    r"|Set the environment variable HYDRA_FULL_ERROR|See '.* --help'|Run '.* --help' for|Execution halted|Pass --help"
+    r"|compilation terminated\.|ninja: build stopped|usage: |Usage: "
     r"|Aborted \(core dumped\)$|.*\b(?:INFO|DEBUG)\b|Process \S+:$|Extension modules: |frame #\d+: |<omitting python"
-    r"|Exception raised from |\s+at \S|Node\.js v\d|\[\w{3} \w{3} [ \d]\d [\d:]{8} \d{4}\]$"
+    r"|Exception raised from |\s+at \S|\s+@ +0x|Node\.js v\d|\[\w{3} \w{3} [ \d]\d [\d:]{8} \d{4}\]$"
 )
 SETUP_FAILED = "torchx: set-up failed: "  # the last line of a replica whose set-up failed; see kit/setup.sh
 # Messages of programs that end without a Python exception. The first such line is the message of the failure.
@@ -46,8 +48,12 @@ _ABORTED_AT_EXIT = "terminate called without an active exception"
 _ERROR_WORDS = (
     r"(?i).*\b(?:error|fatal|failed|cannot|can't|denied|not found|no such|exception|invalid|segmentation fault)"
 )
-_KERNEL = r"(?:oom-kill:constraint=|(?:Memory cgroup out|Out) of memory: |NVRM: |amdgpu |mce: |\S+ invoked oom-killer)"
-_UNIT = r"(?:\S+ +){0,4}systemd(?:-oomd)?\[\d+\]: |systemd-oomd |\S+\.(?:service|scope): "
+_KERNEL = (
+    r"(?:oom-kill:constraint=|(?:Memory cgroup out|Out) of memory: |NVRM: |amdgpu |mce: |nvidia-nvswitch\d*: "
+    r"|\S+ invoked oom-killer)"
+)
+_UNIT = r"(?:\S+ +){0,4}systemd(?:-oomd)?\[\d+\]: |systemd-oomd |=>> PBS: |\S+\.(?:service|scope): "
+_ERROR_HEAD = r"(?:\S+: )?(?i:fatal error|error|fatal|critical)\b[: ]"
 _SYSTEM = rf"(?:srun|sbatch|slurmd|slurmstepd\S*): |(?:\[[^\]]{{1,40}}\] |(?:\S+ +){{0,4}}kernel: )*{_KERNEL}|{_UNIT}"
 _STEP_NEWS = (
     r"srun: (?:error: \S+: tasks? \S+: (?!Out Of Memory)|Job step aborted|launch/slurm|Force Terminated|got SIG"
@@ -186,7 +192,7 @@ def _of_trace(trace: Trace, lines: Sequence[str], end: Failure) -> Failure:
 
 
 def _is_wrapper(trace: Trace) -> bool:
-    return is_wrapper(trace.links[-1])
+    return all(map(is_wrapper, trace.links))
 
 
 def _of_words(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Failure:
@@ -195,7 +201,7 @@ def _of_words(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Fail
         said = [line for line in stream if _says(line)]
         if not said:
             continue
-        message, rest = _signed(said) or _fatal(said) or _last_word(said, end)
+        message, rest = _signed(said, end) or _fatal(said) or _last_word(said, end)
         context = rest[-_CONTEXT_LINES:]
         return replace(
             end,
@@ -205,11 +211,11 @@ def _of_words(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Fail
     return end
 
 
-def _signed(said: Sequence[str]) -> tuple[str, Sequence[str]] | None:
+def _signed(said: Sequence[str], end: Failure) -> tuple[str, Sequence[str]] | None:
     """Return the line of a known signature among the last lines: the first of a cause,
     else the first of an aftermath.
     """
-    last = said[-_LAST_LINES:]
+    last = said[-(_FATAL_WITHIN if end.signal == "SIGABRT" else _LAST_LINES) :]
     found = sorted((row.aftermath, at, row.more) for row, at in in_lines(LINE, last))
     if not found:
         return None
@@ -243,7 +249,10 @@ def _last_word(said: Sequence[str], end: Failure) -> tuple[str, Sequence[str]]:
     """Return the last line; if a signal ended the program, only if that line mentions an error."""
     if end.exit_code is None and not re.match(_ERROR_WORDS, said[-1]):
         return "", said
-    return said[-1].strip(), said[:-1]
+    at = len(said) - 1
+    if not re.match(_ERROR_WORDS, said[at]):  # advice may stand below the error
+        at = next((i for i in range(at, max(at - _ADVICE_LINES, -1), -1) if re.match(_ERROR_HEAD, said[i])), at)
+    return said[at].strip(), said[:at]
 
 
 def _says(line: str) -> bool:

@@ -25,6 +25,9 @@ MEMORY = (
     Row("oom", LINE, "out of memory", r"^(?:fatal error: runtime|virtual memory exhausted|ld|cc1plus|nvcc fatal +): (?:.*: )?out of memory", of="Go", example="fatal error: runtime: out of memory"),
     Row("oom", LINE, "JavaScript heap out of memory", of="Node.js", example="FATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory"),
     Row("oom", LINE, "bad_alloc", r"^std::bad_alloc\b|instance of 'std::bad_alloc'", of="C++", example="terminate called after throwing an instance of 'std::bad_alloc'"),
+    Row("oom", LINE, "OutOfMemoryError()", of="Julia", example="ERROR: LoadError: OutOfMemoryError()"),
+    Row("oom", LINE, "cannot allocate vector of size", of="R", example="Error: cannot allocate vector of size 74.5 Gb"),
+    Row("unknown", LINE, "Killed signal terminated program", of="GCC", example="c++: fatal error: Killed signal terminated program cc1plus"),
     Row("oom", LINE, "low memory! at or below SIG", of="earlyoom", link="https://github.com/rfjakob/earlyoom", example="low memory! at or below SIGTERM limits: mem 10.00%, swap 10.00%"),
 )
 LIMITS = (
@@ -38,6 +41,7 @@ IMAGES = (
     Row("image", LINE, "xec format error", r"(?:cannot execute binary file: )?[Ee]xec format error$", of="Linux", example="exec /bin/sh: exec format error"),
     Row("image", LINE, "FATAL:  ", r"^FATAL: +(?:Unable to handle \S+ uri|[Cc]ould not open image|While making image|[Ww]hile (?:pulling|building|loading|extracting)|image format not recogni[sz]ed|[Cc]ontainer creation failed|Unable to (?:pull|build|get)|Image file .*(?:not|exist)|.*(?:squashfuse|SIF|\.sif|manifest unknown|no such image)|.*[Ff]ailed to (?:pull|get|open|mount|find) .*(?:image|container|checksum)|could not (?:mount|load) image)", of="Apptainer, Singularity", link="https://apptainer.org/docs/user/latest/", example="FATAL:   Unable to handle docker://x uri: failed to get checksum for docker://x: reading manifest: manifest unknown"),
     Row("image", LINE, "from daemon: ", r"[Ee]rror response from daemon: .*(?:toomanyrequests|pull access denied|manifest (?:for .* not found|unknown)|no matching manifest|/v2/|reference format|[Nn]o such image|unauthorized|denied: |no basic auth|failed to (?:resolve|register|extract)|error pulling image|not found: manifest|image .*not found)", of="Docker", example="Error response from daemon: toomanyrequests: You have reached your pull rate limit"),
+    Row("image", LINE, "failed to register layer", of="Docker", example="docker: failed to register layer: write /usr/lib/x.so: no space left on device."),
     Row("image", LINE, "toomanyrequests: ", of="Docker Hub", link="https://docs.docker.com/docker-hub/usage/", example="toomanyrequests: You have reached your unauthenticated pull rate limit."),
     Row("image", LINE, "anifest", r"manifest for \S+ not found|manifest unknown|reading manifest \S+ in \S+|no matching manifest for|no match for platform in manifest", of="registries", example="Error: initializing source docker://x:1: reading manifest 1 in docker.io/library/x: manifest unknown"),
     Row("image", LINE, "image", r"(?i)\b(?:failed to pull(?: and unpack)? image|error pulling image|failed to (?:resolve|unpack|import) (?:docker )?image|unable to pull image|image .* (?:could not be pulled|not known)|copying system image from manifest list)", of="containerd, Podman, enroot", example='failed to pull and unpack image "reg.example/x:1": failed to resolve reference "reg.example/x:1": unexpected status: 403 Forbidden'),
@@ -70,6 +74,7 @@ CLUSTERS = (
     Row("network", LINE, "OFI", r"OFI (?:poll|\w+) failed .*(?:Transport endpoint|Connection|unreachable|Input/output|timed out|No route)", aftermath=True, of="MPICH, Cray MPICH", example="MPIDI_OFI_handle_cq_error(1042)..: OFI poll failed (ofi_events.c:1042:MPIDI_OFI_handle_cq_error:Transport endpoint is not connected)"),
     Row("network", LINE, "PMIX ERROR", r"PMIX ERROR: (?:PMIX_ERR_)?(?:UNREACHABLE|LOST[-_]CONN\w*|COMM[-_]FAILURE|TIMEOUT)", aftermath=True, of="PMIx", example="[n1:77] PMIX ERROR: UNREACHABLE in file ../../../src/server/pmix_server.c at line 2198"),
     Row("network", LINE, "retry counter exceeded", r"(?:transport|RNR) retry counter exceeded|IBV_WC_RETRY_EXC_ERR", aftermath=True, of="libibverbs", example="error polling for completion: status 12 (transport retry counter exceeded)"),
+    Row("network", LINE, "Temporary failure in name resolution", of="glibc: the name server did not answer", example="ssh: Could not resolve hostname n2: Temporary failure in name resolution"),
     Row("error", LINE, "Could not resolve hostname", of="OpenSSH", example="ssh: Could not resolve hostname n9: Name or service not known"),
     Row("error", LINE, "Permission denied (", r"Permission denied \((?:publickey|password|keyboard|gssapi|hostbased)", of="OpenSSH", example="u@n2: Permission denied (publickey,password)."),
     Row("error", LINE, "Host key verification failed", of="OpenSSH", example="Host key verification failed."),
@@ -83,6 +88,7 @@ REPORTS = (
     Row("", LAUNCHER, "Killing subprocess ", r"\bKilling subprocess \d+$", of="DeepSpeed", example="[2026-04-07 13:09:33,201] [INFO] [launch.py:318:sigkill_handler] Killing subprocess 80"),
     Row("", LAUNCHER, "ssh exited with exit code", r"ssh exited with exit code (?P<code>\d+)", of="pdsh", example="pdsh@n1: n2: ssh exited with exit code 247"),
     Row("", LAUNCHER, "exited on signal", r"(?:mpirun|mpiexec|prterun|orterun|PRTE)\b.*exited on\s+signal (?P<signal>\d+)|exited on signal (?P<code>\d+) \(", of="Open MPI", example="mpirun noticed that process rank 0 with PID 77 on node n1 exited on signal 9 (Killed)."),
+    Row("", LAUNCHER, "KILLED BY SIGNAL: ", r"KILLED BY SIGNAL: (?P<signal>\d+)", of="Intel MPI", example="=   KILLED BY SIGNAL: 9 (Killed)"),
     Row("", LAUNCHER, "YOUR APPLICATION TERMINATED WITH", r"(?:EXIT STRING: [\w ]+ \(signal (?P<signal>\d+)\)|EXIT CODE: (?P<code>\d+))", of="MPICH, Intel MPI", example="YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)"),
     Row("", LAUNCHER, "(exitcode: ", r"failed \(exitcode: (?P<code>-?\d+)\) (?:local_rank: \d+ \(pid: \d+\) )?of", of="torchrun", example="E1129 10:00:41.113 77 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: -9) local_rank: 0 (pid: 80) of binary: /usr/bin/python3"),
     Row("", LAUNCHER, "died with <Signals.", r"died with <Signals\.(?P<signal>SIG\w+)", of="Python", example="subprocess.CalledProcessError: Command '['a']' died with <Signals.SIGKILL: 9>."),

@@ -42,9 +42,15 @@ SLURM = (
     Row("network", SYSTEM, "slurm_receive_msg", r"slurm_receive_msgs?\b.*(?:Connection|timed out|Zero Bytes)", of="Slurm", example="slurmstepd: error: slurm_receive_msg [10.0.0.1:6818]: Connection reset by peer"),
     Row("image", SYSTEM, "pyxis: ", r"error: (?:spank: )?pyxis: ", of="pyxis 0.11 to 0.20", link="https://github.com/NVIDIA/pyxis", example="slurmstepd: error: pyxis: couldn't start container"),
     Row("image", SYSTEM, "spank_pyxis", r"spank: required plugin spank_pyxis\S*: .* failed", of="pyxis", example="slurmstepd: error: spank: required plugin spank_pyxis.so: task_init() failed with rc=-1"),
+    Row("quota", SYSTEM, "", r"\b(?:Assoc|QOS)(?:Grp|Max)\w*Limit\b|violates accounting/QOS policy", of="Slurm", link="https://slurm.schedmd.com/resource_limits.html", example="sbatch: error: Batch job submission failed: Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)"),
     Row("error", SYSTEM, "execve", r"execve\(\): .*: (?:No such file or directory|Permission denied)", of="Slurm", example="slurmstepd: error: execve(): train.py: No such file or directory"),
     Row("cancelled", SYSTEM, "CANCELLED", r"\bCANCELLED\b", of="Slurm", link=_SLURM, example="slurmstepd: error: *** STEP 12.0 ON n1 CANCELLED AT 2026-11-29T10:00:00 ***"),
     Row("cancelled", SYSTEM, "ancel", r"[Cc]ancell?ed by", of="Slurm, AWS", example="the job was cancelled by alice"),
+)
+PBS = (
+    Row("oom", SYSTEM, "PBS: job killed: ", r"job killed: (?:v?mem|pmem|pvmem) ", of="PBS", example="=>> PBS: job killed: mem 17000000kb exceeded limit 16777216kb"),
+    Row("timeout", SYSTEM, "PBS: job killed: ", r"job killed: (?:walltime|cput|pcput) ", of="PBS", example="=>> PBS: job killed: walltime 3610 exceeded limit 3600"),
+    Row("node", SYSTEM, "PBS: job killed: ", r"job killed: node ", of="PBS", example="=>> PBS: job killed: node 1 (n2) requested job terminate, 'EOF' (code 1099) - received SISTER_EOF attempting to communicate with sister MOM's"),
 )
 LSF = (
     Row("lost", SYSTEM, "TERM_ZOMBIE", of="LSF", example="TERM_ZOMBIE: LSF unable to terminate the job"),
@@ -114,6 +120,7 @@ MACHINES = (
     Row("oom", SYSTEM, "OOM killer", of="systemd", example="A process of this unit has been killed by the OOM killer."),
     Row("oom", SYSTEM, "systemd-oomd", r"systemd-oomd.* [Kk]illed", of="systemd 247 and later", example="systemd-oomd killed 12 process(es) in this unit."),
     Row("node", SYSTEM, "Xid", r"\bXid\b.*: (?:46|48|54|61|62|63|64|74|79|92|93|94|95|109|110|119|120|121|136|140|143),", of="NVIDIA driver", link=_XID, example="NVRM: Xid (PCI:0000:41:00): 79, pid=1, GPU has fallen off the bus."),
+    Row("node", SYSTEM, "SXid", r"\bSXid\b.*\bFatal\b", of="NVIDIA NVSwitch driver", link="https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/", example="nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up"),
     Row("node", SYSTEM, "GPU is lost", of="NVIDIA driver", example="Unable to determine the device handle for GPU 0000:41:00.0: GPU is lost."),
     Row("node", SYSTEM, "GPU has fallen off the bus", of="NVIDIA driver", link=_XID, example="NVRM: GPU 0000:41:00.0: GPU has fallen off the bus."),
     Row("node", SYSTEM, "amdgpu", r"amdgpu\b.*(?:GPU reset begin|uncorrectable|GPU recovery failed|RAS: )", of="Linux amdgpu", example="amdgpu 0000:c1:00.0: amdgpu: GPU reset begin!"),
@@ -122,4 +129,4 @@ MACHINES = (
     Row("quota", SYSTEM, "Disk quota exceeded", of="Linux", example="Disk quota exceeded"),
 )
 # fmt: on
-ROWS = (*SLURM, *LSF, *KUBERNETES, *ENGINES, *CLOUDS, *MACHINES)
+ROWS = (*SLURM, *PBS, *LSF, *KUBERNETES, *ENGINES, *CLOUDS, *MACHINES)

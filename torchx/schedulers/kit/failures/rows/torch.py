@@ -42,6 +42,7 @@ DEVICES = (
     Row("node", LINE, "nvml error: ", r"nvml error: (?:driver/library version mismatch|gpu is lost|unknown error)", of="NVIDIA container toolkit", example="nvidia-container-cli: initialization error: nvml error: driver/library version mismatch"),
     Row("node", LINE, "GPU is lost", r"Unable to determine the device handle for (?:GPU|gpu).*GPU is lost", of="nvidia-smi", example="Unable to determine the device handle for GPU 0000:41:00.0: GPU is lost.  Reboot the system to recover this GPU"),
     Row("node", LINE, "Unable to determine the device handle for", r"device handle for (?:GPU|gpu).*: Unknown Error", of="nvidia-smi", example="Unable to determine the device handle for GPU0000:41:00.0: Unknown Error"),
+    Row("node", LINE, "communicate with the NVIDIA driver", of="nvidia-smi", example="NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA driver is installed and running."),
     Row("node", LINE, "GPU Hang", r"HW Exception by GPU node-\d+ .*reason ?: ?GPU Hang", of="ROCm", example="HW Exception by GPU node-2 (Agent handle: 0x1) reason :GPU Hang"),
     Row("gpu_oom", LINE, "out of memory", rf"^(?:{_GPU}) out of memory|CUDA (?:error|failure)[^:']*[:'] ?'?out of memory|\bcudaErrorMemoryAllocation\b", of="CUDA", example="CUDA error: out of memory"),
     Row("gpu_oom", LINE, "CUDA_ERROR_OUT_OF_MEMORY", of="CUDA driver", link=_CUDA, example="failed to allocate 2.00GiB from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory"),
