@@ -48,9 +48,9 @@ def test_messages_with_their_hints(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     page = importlib.import_module("_site.troubleshooting")
     (tmp_path / "config").mkdir()
     (tmp_path / "config/a.py").write_text(
-        'raise ConfigError(f"no option `{name}`", hint=f"did you mean `{near}`?")\nraise ConfigError("no hint here")\n'
+        'raise ConfigError(f"there is no option `{name}`", hint=f"did you mean `{near}`?")\nraise ConfigError("no hint here")\n'
     )
-    assert list(page.messages(tmp_path)) == [("Configuration", "no option `…`", "did you mean `…`?")]
+    assert list(page.messages(tmp_path)) == [("Configuration", "there is no option `…`", "did you mean `…`?")]
     assert "`torchx top` needs a terminal" in page.page()
 
 
