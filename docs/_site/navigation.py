@@ -25,7 +25,7 @@ SECTIONS = {
         "troubleshooting": "Troubleshooting by message",
         "hangs": "Find the rank that hangs",
         "why": "Explain any job",
-        "doctor": "Check before it waits",
+        "doctor": "Check a job first",
         "runs": "Find, follow, cancel runs",
         "top": "Watch in the terminal",
         "ui": "Watch in the browser",
