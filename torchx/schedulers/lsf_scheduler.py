@@ -11,7 +11,6 @@ those that run wait for the others. Tested on a look-alike, not on LSF itself; s
 
 from __future__ import annotations
 
-import copy
 import functools
 import posixpath
 import re
@@ -19,16 +18,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchx.errors import CommandError, NotSupportedError
-from torchx.schedulers.api import NONE, DescribeAppResponse, ListAppResponse
+from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.batch.attempts import PROGRAM_FILE, program
-from torchx.schedulers.batch.base import CAPABILITIES, COMMAND_TIMEOUT_S, BatchScheduler, Known, Site, Submission
+from torchx.schedulers.batch.base import CAPABILITIES, COMMAND_TIMEOUT_S, Known, Site, Submission
 from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder
 from torchx.schedulers.batch.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.secrets import sources
-from torchx.schedulers.kit.tasks import as_replicas
-from torchx.schedulers.lsf import sweeps
+from torchx.schedulers.kit.views import by_view
 from torchx.schedulers.lsf.answers import (
     bjobs_msg_to_describe,
     bjobs_msg_to_list,
@@ -41,7 +39,6 @@ from torchx.schedulers.lsf.attempts import OPTIONS_FILE, policy
 from torchx.schedulers.lsf.client import (
     NO_LSF,
     accept_kill,
-    bjobs,
     find_rank0_host,
     find_rank0_host_from_bhosts_stdout,
     refusal,
@@ -49,7 +46,7 @@ from torchx.schedulers.lsf.client import (
 from torchx.schedulers.lsf.ends import Ends
 from torchx.schedulers.lsf.folders import jobs_of
 from torchx.schedulers.lsf.options import Opts, check, job_dir
-from torchx.schedulers.lsf.parse import Row, group_of, was_released
+from torchx.schedulers.lsf.parse import group_of, was_released
 from torchx.schedulers.lsf.reasons import STATES
 from torchx.schedulers.lsf.replicas import (
     CANCELLED_FILE,
@@ -60,8 +57,8 @@ from torchx.schedulers.lsf.replicas import (
     get_docker_command,
 )
 from torchx.schedulers.lsf.request import NAMES, RANK0_HOST, LsfBsub, after, cleanup_str, get_bsub, get_submit_script
+from torchx.schedulers.lsf.sweep_jobs import SpecialJobs
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Role, parse_app_handle, runopts
-from torchx.specs.handles import JobId
 from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.timeouts import clock
 from torchx.util.records import replace
@@ -72,7 +69,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.findings import Check
     from torchx.schedulers.kit.foreign import ForeignJobs
     from torchx.schedulers.kit.inside import InsideProcess, Tty
-    from torchx.specs.tasks import TaskList
 
 reexports(__name__)
 
@@ -105,7 +101,7 @@ _BSUB = "\nbsub "
 _END_S = 30  # bkill waits between its signals, 10 s by default (JOB_TERMINATE_INTERVAL)
 
 
-class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
+class LsfScheduler(SiteWorkspaceMixin, SpecialJobs):
     """Submits to IBM Spectrum LSF. Arguments: see :class:`BatchScheduler`."""
 
     capabilities = replace(
@@ -187,19 +183,17 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
 
     def diagnose(self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[LsfBsub] | None = None) -> list[Check]:  # noqa: ARG002
         """See :class:`torchx.schedulers.kit.abilities.Diagnoses`."""
+        from torchx.schedulers.kit.findings import LIMIT_S
         from torchx.schedulers.lsf.doctor import checks
 
         site = self._site_of(cfg)
-        from torchx.schedulers.kit.findings import LIMIT_S
-
         run = functools.partial(self.run_command, site, patience_s=0, timeout_s=0.9 * LIMIT_S.get())
         return checks(run, str(cfg.get("lsf_queue") or ""), site.name)
 
+    @by_view
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
         from torchx.schedulers.lsf.inside import OnHost, host_of
 
-        named = JobId.of(app_id)
-        app_id, k = named.job, k if named.task is None else named.task
         site = self._site(app_id)
         folder, known = self._log_folder(site, app_id), self._known(app_id)
         if folder is None or known is None:
@@ -247,43 +241,12 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         started = folder.file(STARTED_FILE)  # if LSF has forgotten it
         return self._find_submitted(site, token) or (token if site.files.sizes([started])[started] else "")
 
-    def _bjobs(self, site: Site, app_ids: list[str]) -> list[Row]:
-        return bjobs(functools.partial(self.run_command, site), app_ids)
-
     def _facts(self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]) -> dict[str, Known]:
         found = by_app(self._bjobs(site, app_ids))
         return jobs_of(site.files, {i: found.get(i, []) for i in app_ids}, folders, self._ends)
 
     def _query_all(self, site: Site) -> list[ListAppResponse]:
         return [line_of(job) for job in jobs_of(site.files, by_app(self._bjobs(site, [])), {}, self._ends).values()]
-
-    # -- sweeps ----------------------------------------------------------------------------------
-
-    def check_tasks(self, dryrun_info: AppDryRunInfo[LsfBsub], tasks: TaskList) -> None:  # noqa: ARG002  # the contract's signature
-        sweeps.check(dryrun_info._app, dryrun_info.request.cfg)
-
-    def submit_tasks(self, dryrun_info: AppDryRunInfo[LsfBsub], tasks: TaskList) -> str:
-        info = copy.copy(dryrun_info)
-        run = functools.partial(self.run_command, self._site_of(info._cfg))
-        info.request = replace(info.request, arrays=sweeps.Arrays(tasks=tasks, size=sweeps.most_tasks(run)))
-        info._app = as_replicas(info.request.app, tasks)
-        return self.schedule(info)
-
-    def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> list[DescribeAppResponse] | None:
-        known = self._known(app_id)
-        if known is None or known.answer is None or known.folder is None:
-            return None
-        return sweeps.describe_some(known.facts, numbers, functools.partial(self._look, known.folder))
-
-    def _known(self, app_id: str) -> Known | None:
-        folder = self._folder(app_id)
-        return self._facts(self._site(app_id), [app_id], {app_id: folder} if folder else {}).get(app_id)
-
-    def cancel_task(self, app_id: str, number: int) -> None:
-        site = self._site(app_id)
-        if row := next((row for row in self._bjobs(site, [app_id]) if row.k == number), None):
-            self._accept_cancel(self.run_command(site, ["bkill", row.jobid]))
-            self._queries.forget(app_id)
 
     def _log_folder(self, site: Site, app_id: str) -> JobFolder | None:
         known = super()._log_folder(site, app_id)

@@ -1,0 +1,71 @@
+"""Sweeps: how they are submitted, and the view of one task. The tasks of a sweep are the replicas of one job."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torchx.schedulers.api import DescribeAppResponse
+from torchx.schedulers.batch.base import BatchScheduler
+from torchx.schedulers.batch.queries import Known
+from torchx.schedulers.batch.sites import Site
+from torchx.schedulers.kit.tasks import as_replicas
+from torchx.schedulers.kit.views import View
+from torchx.schedulers.lsf import sweeps
+from torchx.schedulers.lsf.client import bjobs
+from torchx.schedulers.lsf.parse import Row
+from torchx.schedulers.lsf.request import LsfBsub
+from torchx.specs.api import AppDryRunInfo
+from torchx.specs.handles import JobId
+from torchx.specs.tasks import TaskList
+from torchx.util.records import replace
+
+if TYPE_CHECKING:
+    from torchx.schedulers.kit.inside import InsideProcess, Tty
+
+
+class SpecialJobs(BatchScheduler):
+    """The part of the backend that knows special jobs. Arguments: see :class:`BatchScheduler`."""
+
+    def view_of(self, app_id: str) -> BatchScheduler:
+        return self if JobId.of(app_id).task is None else TaskJob.of(self)
+
+    def check_tasks(self, dryrun_info: AppDryRunInfo[LsfBsub], tasks: TaskList) -> None:  # noqa: ARG002  # the contract's signature
+        sweeps.check(dryrun_info._app, dryrun_info.request.cfg)
+
+    def submit_tasks(self, dryrun_info: AppDryRunInfo[LsfBsub], tasks: TaskList) -> str:
+        info = copy.copy(dryrun_info)
+        run = functools.partial(self.run_command, self._site_of(info._cfg))
+        info.request = replace(info.request, arrays=sweeps.Arrays(tasks=tasks, size=sweeps.most_tasks(run)))
+        info._app = as_replicas(info.request.app, tasks)
+        return self.schedule(info)
+
+    def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> list[DescribeAppResponse] | None:
+        known = self._known(app_id)
+        if known is None or known.answer is None or known.folder is None:
+            return None
+        return sweeps.describe_some(known.facts, numbers, functools.partial(self._look, known.folder))
+
+    def cancel_task(self, app_id: str, number: int) -> None:
+        site = self._site(app_id)
+        if row := next((row for row in self._bjobs(site, [app_id]) if row.k == number), None):
+            self._accept_cancel(self.run_command(site, ["bkill", row.jobid]))
+            self._queries.forget(app_id)
+
+    def _known(self, app_id: str) -> Known | None:
+        folder = self._folder(app_id)
+        return self._facts(self._site(app_id), [app_id], {app_id: folder} if folder else {}).get(app_id)
+
+    def _bjobs(self, site: Site, app_ids: list[str]) -> list[Row]:
+        return bjobs(functools.partial(self.run_command, site), app_ids)
+
+
+class TaskJob(View, BatchScheduler):
+    """The view of a scheduler on one task: a replica of its sweep."""
+
+    def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:  # noqa: ARG002  # the scheduler's
+        sweep, task = JobId.of(app_id).job, JobId.of(app_id).task
+        found: InsideProcess = super().enter(sweep, role, task, argv, tty)  # type: ignore[misc]  # the scheduler's
+        return found
