@@ -17,6 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from torchx.supervisor.layout import JobRequest
+
 PROGRAM = __file__.replace("client.py", "launcher.py")
 MAGIC = b"txrq"
 DIED = b"D"
@@ -71,7 +73,7 @@ class LauncherClient:
             for fd in inner:
                 os.close(fd)
 
-    def submit(self, request: dict[str, Any], meanwhile: Callable[[], None] | None = None) -> None:
+    def submit(self, request: JobRequest, meanwhile: Callable[[], None] | None = None) -> None:
         """Hand a job over and wait until its supervisor has accepted it. Raises LauncherError if it does not run.
 
         ``meanwhile`` is called while the supervisor starts.
@@ -81,7 +83,7 @@ class LauncherClient:
                 self._drop()
                 self._process = 0
             self._start()  # it starts while we write
-            body = marshal.dumps(request, 2)
+            body = marshal.dumps(dict(request), 2)
             message = MAGIC + len(body).to_bytes(8, "big") + body
             fifo = os.path.join(request["job"], CONTROL_FIFO)
             self._awaited = os.fsencode(os.path.basename(request["job"]))

@@ -30,7 +30,7 @@ from torchx.supervisor.supervise import Supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from torchx.supervisor.layout import JobRequest, RetentionRequest
 
 MAGIC = b"txrq"
 HEADER = len(MAGIC) + 8
@@ -186,7 +186,7 @@ def serve(reserve: Reserve) -> int:
     return 0
 
 
-def serve_one(request: dict[str, Any], reserve: Reserve) -> bool:
+def serve_one(request: JobRequest, reserve: Reserve) -> bool:
     """Supervise one job. Returns whether this process can take another one."""
     if not reserve.report(request["job"]):
         return False
@@ -204,14 +204,14 @@ def serve_one(request: dict[str, Any], reserve: Reserve) -> bool:
     except BaseException as e:
         orphans.leave_note(request["job"], e)
         raise
-    if request.get("retention"):
+    if policy := request.get("retention"):
         reserve.leave()
-        _tidy_up(request["retention"])
+        _tidy_up(policy)
         return False
     return supervisor.release() and len(supervisor.replicas) <= _MAX_REPLICAS
 
 
-def read_request(requests: int) -> dict[str, Any] | None:
+def read_request(requests: int) -> JobRequest | None:
     """Read the next request; None at the end of the pipe or if the data is not a request."""
     header = _read_exactly(requests, HEADER)
     if len(header) < HEADER or header[: len(MAGIC)] != MAGIC:
@@ -220,7 +220,7 @@ def read_request(requests: int) -> dict[str, Any] | None:
     body = _read_exactly(requests, size)
     if len(body) < size:
         return None
-    request: dict[str, Any] = marshal.loads(body)  # noqa: S302  # written by our own client, of the same Python
+    request: JobRequest = marshal.loads(body)  # noqa: S302  # written by our own client, of the same Python
     return request
 
 
@@ -242,7 +242,7 @@ def _read_exactly(fd: int, size: int) -> bytes:
     return bytes(data)
 
 
-def _tidy_up(policy: dict[str, Any]) -> None:
+def _tidy_up(policy: RetentionRequest) -> None:
     """Remove old jobs, when our own job has ended and nothing waits for this process."""
     os.nice(10)
     retention.apply(policy["base"], max_age_s=policy["max_age_s"], max_bytes=policy["max_bytes"])

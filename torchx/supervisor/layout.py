@@ -14,6 +14,72 @@ from __future__ import annotations
 
 import os
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import TypedDict
+
+    class ReplicaRequest(TypedDict):
+        """One replica; ``exe`` is the program of ``argv``, and None where it is not looked up."""
+
+        argv: list[str]
+        exe: str | None
+        env: dict[str, str]  # in addition to that of the job
+        cwd: str
+        folder: str
+        stdout: str
+        stderr: str
+
+    class RoleRequest(TypedDict):
+        """One role; see :class:`torchx.supervisor.gang.RoleRules`."""
+
+        name: str
+        max_retries: int
+        policy: str
+        min_replicas: int | None
+        replicas: list[ReplicaRequest]
+
+    class LimitRequest(TypedDict, total=False):
+        """The time limit; see :class:`torchx.supervisor.limit.Limit`."""
+
+        seconds: float
+        text: str  # the limit as its user wrote it
+        early_s: float  # how long before its end a checkpoint is requested
+        ask: str  # the file that requests it
+        progress: str  # the file that the ranks touch when it is written
+
+    class WatchdogRequest(TypedDict, total=False):
+        """The watchdog; see :class:`torchx.supervisor.watchdog.Watchdog`."""
+
+        seconds: float
+        action: str  # `stacks`, `cancel` or `retry`
+        program: list[str]  # inspects the job, prints a sentence, followed by the stacks
+        files: Sequence[str]  # logs and marks of progress
+
+    class RetentionRequest(TypedDict):
+        """Limits that the supervisor applies to old jobs at its end."""
+
+        base: str
+        max_age_s: float
+        max_bytes: int
+
+    class _JobRequest(TypedDict):
+        job: str  # the folder of the job
+        facts: dict[str, str]  # see JobState
+        env: dict[str, str]  # of every replica
+        grace_s: float
+        roles: list[RoleRequest]
+
+    class JobRequest(_JobRequest, total=False):
+        """What the client hands to a supervisor; the fields of this class are optional."""
+
+        again: list[str]  # a program that decides on restarts
+        watchdog: WatchdogRequest
+        limit: LimitRequest
+        sample_s: float  # interval of usage samples
+        retention: RetentionRequest | None
+
+
 REQUEST_FILE = "job.json"
 STATE_FILE = "state"
 CONTROL_FIFO = "control"

@@ -10,7 +10,7 @@ from torchx.supervisor.watchdog import Watchdog
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from torchx.supervisor.layout import LimitRequest
 
 _LOOK_S = 0.1  # interval of polls for a requested checkpoint
 
@@ -19,13 +19,11 @@ class Limit:
     """The time limit of a job, if it has one.
 
     Args:
-        options: ``seconds``; ``text``, the limit as written by the user; ``early_s``, how many seconds before its end a
-            checkpoint is requested; the files ``ask``, which requests it, and ``progress``, which the ranks touch when
-            it is written. All are optional.
+        options: see :class:`torchx.supervisor.layout.LimitRequest`.
         watchdog: is informed when an attempt begins and when it is being ended.
     """
 
-    def __init__(self, options: dict[str, Any], watchdog: Watchdog | None = None) -> None:
+    def __init__(self, options: LimitRequest, watchdog: Watchdog | None = None) -> None:
         self._watchdog = watchdog or Watchdog({}, {})
         self._seconds: float = options.get("seconds", 0)
         self._early_s: float = options.get("early_s", 0)

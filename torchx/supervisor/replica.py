@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.supervisor.follow import Follower
+    from torchx.supervisor.layout import ReplicaRequest
 DEFAULT_SIGNALS = (  # signals that this process handles or ignores, to be reset in replicas and tasks
     *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE),
     *(signal.SIGTERM, signal.SIGCHLD, signal.SIGXFSZ),
@@ -58,7 +59,7 @@ class Replica(Ending):
             restarted.
     """
 
-    def __init__(self, index: int, role: int, k: int, *, request: dict[str, Any], line: ReplicaLine) -> None:
+    def __init__(self, index: int, role: int, k: int, *, request: ReplicaRequest, line: ReplicaLine) -> None:
         self.index = index
         self.role = role
         self.k = k
@@ -90,7 +91,8 @@ def spawn(replica: Replica, job: str, env: dict[str, str]) -> int:
         (os.POSIX_SPAWN_OPEN, 1, request["stdout"], append, 0o644),
         (os.POSIX_SPAWN_OPEN, 2, request["stderr"], append, 0o644),
     ]
-    exe, argv = request["exe"], request["argv"]
+    argv = request["argv"]
+    exe = request["exe"] or argv[0]
     try:
         return proctree.spawn(exe, argv, env, file_actions=files, setsigdef=DEFAULT_SIGNALS, setsigmask=())
     finally:

@@ -14,7 +14,7 @@ from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from torchx.supervisor.layout import JobRequest
 
 _READER = 0
 _PLACES = range(1, 8)
@@ -42,7 +42,7 @@ class Reserve:
         with suppress(AttributeError, OSError):  # another system, or a sandbox without this call
             self._locks = os.memfd_create("torchx-reserve")
 
-    def next_request(self, read: Callable[[int], dict[str, Any] | None]) -> dict[str, Any] | None:
+    def next_request(self, read: Callable[[int], JobRequest | None]) -> JobRequest | None:
         """Wait for the lock and for a request; None if there are no more requests.
 
         Takes no job if the guardian is gone. The caller then starts another launcher.

@@ -23,7 +23,7 @@ from torchx.supervisor.watchdog import Watchdog, put_down
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
+    from torchx.supervisor.layout import JobRequest
 
 _STARTS_PER_TURN = 16  # replicas started between two polls of the control FIFO
 _SWEEP_S = 0.02
@@ -38,17 +38,13 @@ class Supervisor:
     """Owns one job until it has ended.
 
     Args:
-        request: ``job`` (its folder), ``facts`` (see :class:`JobState`), ``env`` (of every replica), ``grace_s``, and
-            ``roles``, a list of ``name``, ``max_retries``, ``policy``, ``min_replicas`` and ``replicas``, each with
-            ``argv``, ``exe``, ``env``, ``cwd``, ``folder``, ``stdout``, ``stderr``. Optional: ``again`` (a program that
-            decides on restarts), ``watchdog`` (see :class:`~torchx.supervisor.watchdog.Watchdog`), ``limit`` (see
-            :class:`~torchx.supervisor.limit.Limit`), ``sample_s`` (interval of usage samples).
+        request: see :class:`torchx.supervisor.layout.JobRequest`.
         guardian: pid and start ticks of the process that ends the job if this one is killed.
         lasting: called once when the job runs longer than a short one.
     """
 
     def __init__(
-        self, request: dict[str, Any], guardian: tuple[int, int], lasting: Callable[[], None] | None = None
+        self, request: JobRequest, guardian: tuple[int, int], lasting: Callable[[], None] | None = None
     ) -> None:
         self.folder: str = request["job"]
         self.env: dict[str, str] = request["env"]

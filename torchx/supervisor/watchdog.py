@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
+    from torchx.supervisor.layout import WatchdogRequest
+
 _LOOKS = 20  # polls of the files before a job counts as silent
 _MAX_LOOK_S = 30.0
 _PATIENCE_S = 90.0  # timeout of the program that inspects the job
@@ -29,8 +31,7 @@ class Watchdog:
     """Watches a job. Does nothing if ``options`` is empty.
 
     Args:
-        options: ``seconds``, ``action`` (``stacks``, ``cancel`` or ``retry``), ``program`` (inspects the job, prints a
-            sentence, followed by the stacks), ``files`` (logs and marks of progress). All are optional.
+        options: see :class:`torchx.supervisor.layout.WatchdogRequest`.
         env: of that program.
         signs: returns a value that changes when the job writes something; None: sizes and times of the files.
 
@@ -42,7 +43,9 @@ class Watchdog:
         stacks: of the last alarm, as text; empty if unknown.
     """
 
-    def __init__(self, options: dict[str, Any], env: dict[str, str], signs: Callable[[], object] | None = None) -> None:
+    def __init__(
+        self, options: WatchdogRequest, env: dict[str, str], signs: Callable[[], object] | None = None
+    ) -> None:
         self._options = options
         self._env = env
         self._signs = signs or (lambda: marks(options.get("files", ())))

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from torchx.errors import BackendError, NotFoundError
 from torchx.schedulers.api import DescribeAppResponse
@@ -22,6 +22,9 @@ from torchx.supervisor.reader import JobReader, send_command, wait_for_end
 from torchx.supervisor.statefile import TASKS, TERMINAL, ForeignJobError, JobState, StateFileError
 from torchx.util.notices import logger
 from torchx.util.redaction import MASK
+
+if TYPE_CHECKING:
+    from torchx.supervisor.layout import RetentionRequest
 
 _TIDY_EVERY_S = 3600.0
 _LEAST_FREE_BYTES = 1 << 18
@@ -219,7 +222,7 @@ class LocalJobs:
             f"the folder of a local job cannot be created: {problem}", hint="set TORCHX_HOME to a writable folder"
         )
 
-    def retention_due(self, folder: str) -> dict[str, Any] | None:
+    def retention_due(self, folder: str) -> RetentionRequest | None:
         """Return the limits that the supervisor applies to old jobs at its end;
         None if that was done in the last hour.
         """

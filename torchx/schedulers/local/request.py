@@ -20,6 +20,7 @@ from torchx.util.records import dataclass, field
 if TYPE_CHECKING:
     from torchx.schedulers.local.images import ImageProvider
     from torchx.schedulers.local.options import Opts
+    from torchx.supervisor.layout import ReplicaRequest, RoleRequest
 ENV_CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
 ENV_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -127,17 +128,17 @@ def render_request(
     return request
 
 
-def replica_requests(request: PopenRequest, base_env: dict[str, str], *, resolve: bool = True) -> list[dict[str, Any]]:
+def replica_requests(request: PopenRequest, base_env: dict[str, str], *, resolve: bool = True) -> list[RoleRequest]:
     """Return the roles in the format of the supervisor, with folders checked and, if ``resolve``, programs located.
 
     A replica's own variables override ``base_env``. Raises SpecError if a program or working directory does not exist.
     """
     here = os.getcwd()
     found: dict[tuple[str, str, str], str] = {}
-    roles: list[dict[str, Any]] = []
+    roles: list[RoleRequest] = []
     for role, params in request.role_params.items():
         rules = request.role_rules.get(role) or RoleRules()
-        members: list[dict[str, Any]] = []
+        members: list[ReplicaRequest] = []
         for param, folder in zip(params, request.role_log_dirs[role], strict=True):
             cwd = os.path.join(here, param.cwd) if param.cwd else here
             path = param.env.get("PATH") or base_env.get("PATH", os.defpath)
@@ -193,7 +194,7 @@ def check_scripts(request: PopenRequest, app: AppDef, base_env: Mapping[str, str
             _check_torchrun(role.name, params[0].env.get("PATH") or base_env.get("PATH", os.defpath), cwd)
 
 
-def move_logs(roles: list[dict[str, Any]], old: str, new: str) -> None:
+def move_logs(roles: list[RoleRequest], old: str, new: str) -> None:
     """Replace the log folder ``old`` by ``new`` in the result of :func:`replica_requests`."""
 
     def moved(path: str) -> str:

@@ -19,6 +19,7 @@ from torchx.util.procs import own_program
 
 if TYPE_CHECKING:
     from torchx.schedulers.local.jobs import LocalJobs
+    from torchx.supervisor.layout import JobRequest, LimitRequest, RoleRequest, WatchdogRequest
 
 SCHEME = "local_cwd"
 ENV_RANK0_PORT = "TORCHX_RANK0_PORT"
@@ -49,7 +50,7 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
     facts |= {WATCHED: "1"} if request.watchdog else {}
     if info.submission.at_end:
         _write_new(os.path.join(folder, AT_END_FILE), info.submission.at_end)
-    asked = {
+    asked: JobRequest = {
         "job": folder,
         "facts": facts,
         "env": env,
@@ -69,7 +70,7 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
     return folder
 
 
-def _prepare_retries(folder: str, roles: list[dict[str, Any]], policy: str) -> list[str]:
+def _prepare_retries(folder: str, roles: list[RoleRequest], policy: str) -> list[str]:
     """Set variables for the files of checkpoints and progress. Returns the program that decides on another attempt."""
     if not policy:
         return []
@@ -82,7 +83,7 @@ def _prepare_retries(folder: str, roles: list[dict[str, Any]], policy: str) -> l
     return command(folder, policy)
 
 
-def _watchdog(folder: str, roles: list[dict[str, Any]], text: str) -> dict[str, Any]:
+def _watchdog(folder: str, roles: list[RoleRequest], text: str) -> WatchdogRequest:
     """Return the options of the supervisor's watchdog; empty if there is none."""
     if not text:
         return {}
@@ -102,7 +103,7 @@ def _watchdog(folder: str, roles: list[dict[str, Any]], text: str) -> dict[str, 
     }
 
 
-def _limit(folder: str, request: PopenRequest) -> dict[str, Any]:
+def _limit(folder: str, request: PopenRequest) -> LimitRequest:
     """Return the options of the supervisor's time limit,
     with a request for a checkpoint before it if the policy has one.
     """
@@ -111,9 +112,9 @@ def _limit(folder: str, request: PopenRequest) -> dict[str, Any]:
     from torchx.specs.wishes.timeouts import parse_timeout
 
     seconds = parse_timeout(request.timeout) if request.timeout else 0
-    limit: dict[str, Any] = {"seconds": seconds, "text": request.timeout}
+    limit: LimitRequest = {"seconds": seconds, "text": request.timeout}
     if request.retry:
-        limit.update(ask=os.path.join(folder, CHECKPOINT_FILE), progress=os.path.join(folder, PROGRESS_FILE))
+        limit["ask"], limit["progress"] = (os.path.join(folder, name) for name in (CHECKPOINT_FILE, PROGRESS_FILE))
         if RetryRules.parse(request.retry).rule("timeout").checkpoint:
             limit["early_s"] = min(_EARLY_S, seconds / 4) if seconds else _EARLY_S
     return limit
@@ -170,7 +171,7 @@ def _write_new(path: str, data: bytes) -> None:
         file.write(data)
 
 
-def create_folders(jobs: LocalJobs, request: PopenRequest, roles: list[dict[str, Any]]) -> tuple[str, str]:
+def create_folders(jobs: LocalJobs, request: PopenRequest, roles: list[RoleRequest]) -> tuple[str, str]:
     """Create the folder of a job and the folder of its logs, to which ``roles`` are changed to write. Returns both."""
     ours = request.log_dir.startswith(torchx_home("local") + os.sep)
     try:

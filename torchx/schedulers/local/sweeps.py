@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from torchx.errors import BackendError
 from torchx.schedulers.api import DescribeAppResponse
@@ -25,6 +25,7 @@ from torchx.supervisor.statefile import TASKS, JobState
 if TYPE_CHECKING:
     from torchx.schedulers.kit.metrics import ReplicaMetrics
     from torchx.schedulers.local.jobs import LocalJobs
+    from torchx.supervisor.layout import ReplicaRequest
 
 
 def submit(jobs: LocalJobs, info: AppDryRunInfo[PopenRequest], tasks: TaskList) -> str:
@@ -67,7 +68,7 @@ def submit(jobs: LocalJobs, info: AppDryRunInfo[PopenRequest], tasks: TaskList) 
 
 
 def _tasks(
-    tasks: TaskList, replica: dict[str, Any], own: dict[str, str], env: dict[str, str]
+    tasks: TaskList, replica: ReplicaRequest, own: dict[str, str], env: dict[str, str]
 ) -> Iterator[tuple[str, list[str], dict[str, str]]]:
     from torchx.util.procs import find_program
 
