@@ -52,11 +52,28 @@ ENV_PROGRESS = "TORCHX_PROGRESS"
 SAMPLE_S = 15.0
 """Default interval in seconds between two samples of resource usage; ``[metrics]`` of the config files overrides it."""
 
-ENV_ALLOW_PRIVATE_WORKSPACE = "TORCHX_ALLOW_PRIVATE_WORKSPACE"
-"""Set to 1 to allow a home directory, or one with credentials, as workspace (``--allow-private-workspace``)."""
 
-ENV_NO_CHECK = "TORCHX_NO_CHECK"
-"""Set to 1 to submit jobs that the pre-submit checks reject (``torchx run --no-check``)."""
+class Switch:
+    """A variable that is set to 1 in the environment, or the ``option`` of the command that runs now.
+
+    >>> Switch("TORCHX_NO_CHECK").is_on()
+    False
+    """
+
+    def __init__(self, variable: str) -> None:
+        self.variable = variable
+        self.option = False
+
+    def is_on(self) -> bool:
+        """Whether the option was given, or the variable is set."""
+        return self.option or os.environ.get(self.variable, "0") not in ("", "0")
+
+
+ALLOW_PRIVATE_WORKSPACE = Switch("TORCHX_ALLOW_PRIVATE_WORKSPACE")
+"""Allows a home directory, or one with credentials, as workspace (``--allow-private-workspace``)."""
+
+NO_CHECK = Switch("TORCHX_NO_CHECK")
+"""Submits jobs that the pre-submit checks reject (``torchx run --no-check``)."""
 
 # The newest image published under this name. The tag follows a published image,
 # not our version: an image that does not exist cannot run a job.

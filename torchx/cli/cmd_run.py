@@ -32,7 +32,7 @@ from torchx.runner import Runner, get_runner
 from torchx.runner.ground.components import make_app
 from torchx.runner.show.json_output import handle_fields
 from torchx.schedulers import get_default_scheduler_name, get_scheduler_factories
-from torchx.settings import ENV_ALLOW_PRIVATE_WORKSPACE, ENV_NO_CHECK
+from torchx.settings import ALLOW_PRIVATE_WORKSPACE, NO_CHECK
 from torchx.specs import AppDryRunInfo
 from torchx.specs.api import Workspace
 from torchx.specs.images import NamesOnly
@@ -97,16 +97,14 @@ class CmdRun(SubCommand):
         profile = getattr(args, "profile", None)
         if profile:
             use_profile(profile)
-        before = {name: os.environ.get(name) for name in (ENV_ALLOW_PRIVATE_WORKSPACE, ENV_NO_CHECK)}
+        ALLOW_PRIVATE_WORKSPACE.option = getattr(args, "allow_private_workspace", False)
+        NO_CHECK.option = getattr(args, "no_check", False)
         try:
             self._run(args)
         finally:
             if profile:
                 use_profile(None)
-            for name, value in before.items():  # in a notebook, the process runs further commands
-                os.environ.pop(name, None)
-                if value is not None:
-                    os.environ[name] = value
+            ALLOW_PRIVATE_WORKSPACE.option = NO_CHECK.option = False  # in a notebook, further commands follow
 
     def torchx_json_from_stdin(self, args: argparse.Namespace | None = None) -> dict[str, Any]:
         """Read the JSON object from stdin, and add flags of the command line ``args``; see :func:`read_json`."""
@@ -127,8 +125,6 @@ class CmdRun(SubCommand):
                 raise UsageError(f"`--stdin` cannot be combined with `{option}`", hint="put it into the JSON")
 
     def _run(self, args: argparse.Namespace) -> None:
-        if getattr(args, "allow_private_workspace", False):
-            os.environ[ENV_ALLOW_PRIVATE_WORKSPACE] = "1"
         from_stdin = getattr(args, "stdin", False)
         if from_stdin:
             self.verify_no_extra_args(args)
@@ -138,8 +134,6 @@ class CmdRun(SubCommand):
             run_args = torchx_run_args_from_argparse(args, component, component_args, {})
             if not hasattr(args, "workspace"):
                 run_args.workspace = Workspace({f"file://{os.getcwd()}": ""}).to_text()  # with its commas
-        if getattr(args, "no_check", False):
-            os.environ[ENV_NO_CHECK] = "1"
         if run_args.scheduler == "local":
             warn(LOCAL_SCHEDULER_WARNING_MSG)
             run_args.scheduler = get_default_scheduler_name()

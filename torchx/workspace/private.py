@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from torchx.errors import SpecError
-from torchx.settings import ENV_ALLOW_PRIVATE_WORKSPACE, torchx_home
+from torchx.settings import ALLOW_PRIVATE_WORKSPACE, torchx_home
 from torchx.util.notices import logger
 
 _FOLDERS = frozenset({".ssh", ".aws", ".gnupg", ".azure", ".kube", ".docker"})
@@ -41,7 +41,9 @@ def why_left_out(name: str, info: Mapping[str, Any], secret: set[tuple[int, int]
     """Return why a file is left out of a workspace, without an error; empty if it is not."""
     if info.get("identity", ())[:2] in secret:
         return "a secret is read from it"
-    if not _is_allowed() and (name in _DOTENV or (name.startswith(".env.") and not name.endswith(_EXAMPLES))):
+    if not ALLOW_PRIVATE_WORKSPACE.is_on() and (
+        name in _DOTENV or (name.startswith(".env.") and not name.endswith(_EXAMPLES))
+    ):
         return "it may contain credentials; `--allow-private-workspace` sends it"
     return ""
 
@@ -49,7 +51,7 @@ def why_left_out(name: str, info: Mapping[str, Any], secret: set[tuple[int, int]
 def git_patterns() -> list[str]:
     """Names of private files, for :func:`torchx.util.git.pathspecs`; some of them :func:`is_harmless`."""
     names = [*(f"{folder}/**" for folder in _FOLDERS), *_FILES, *_DOTENV, ".env.*", *(f"*{s}" for s in _KEY_SUFFIXES)]
-    return [] if _is_allowed() else [f"**/{name}" for name in names]
+    return [] if ALLOW_PRIVATE_WORKSPACE.is_on() else [f"**/{name}" for name in names]
 
 
 def is_harmless(path: str, content: Callable[[str], bytes]) -> bool:
@@ -80,7 +82,7 @@ def is_torchx_home(path: str) -> bool:
 def check_root(root: str) -> None:
     """Raise SpecError for a workspace that is ``/`` or the user's home directory."""
     real = os.path.realpath(root)
-    if _is_allowed():
+    if ALLOW_PRIVATE_WORKSPACE.is_on():
         return
     if real == "/" or real == os.path.realpath(os.path.expanduser("~")):
         what = "the root of this machine" if real == "/" else "your home directory"
@@ -93,7 +95,7 @@ def check_root(root: str) -> None:
 
 def check_entries(root: str, files: Iterable[Any]) -> None:
     """Raise SpecError if an entry that would be sent contains credentials; warns if there are unusually many bytes."""
-    allowed = _is_allowed()
+    allowed = ALLOW_PRIVATE_WORKSPACE.is_on()
     count = size = 0
     for entry in files:
         count, size = count + 1, size + entry.size
@@ -121,7 +123,3 @@ def _private(entry: Any) -> str:
     if name.endswith(_KEY_SUFFIXES) and entry.kind == "file" and entry.size <= _KEY_BYTES:
         return "a private key" if any(_PRIVATE_KEY in chunk for chunk in entry.chunks()) else ""
     return ""
-
-
-def _is_allowed() -> bool:
-    return os.environ.get(ENV_ALLOW_PRIVATE_WORKSPACE, "0") not in ("", "0")

@@ -167,7 +167,7 @@ def test_the_image_of_an_environment(home: Path, monkeypatch: pytest.MonkeyPatch
 def test_what_an_earlier_job_makes(home: Path) -> None:
     """With `--after`, an earlier job may create the script."""
     app = python(script="made.py")
-    app.metadata[AFTER] = "ok slurm://x/1"
+    app.metadata[AFTER] = "ok:slurm://s/1"
     assert [f.verdict for f in found(app, "slurm", job_dir="/shared/x")] == [UNKNOWN]
 
 

@@ -11,8 +11,7 @@ from torchx.runs.registry import user_name
 from torchx.schedulers.kit.abilities import Simulates
 from torchx.schedulers.kit.simulations import FAULTS, Simulation
 from torchx.specs.api import AppState, is_terminal
-from torchx.specs.wishes.retries import RETRY
-from torchx.specs.wishes.timeouts import TIMEOUT
+from torchx.specs.wishes import Wishes
 from torchx.util.strings import did_you_mean
 
 if TYPE_CHECKING:
@@ -47,10 +46,10 @@ def plan(runner: Watches, reference: str, fault: str, chosen: Sequence[tuple[str
 
 def what_follows(run: Run, fault: str) -> str:
     """Return what will happen to a job after a fault, as a clause for the user."""
-    metadata = run.app.get("metadata") or {}
+    wishes = Wishes.of(run.appdef()).texts
     if fault == "hang":
-        limit = metadata.get(TIMEOUT)
+        limit = wishes.get("timeout_s")
         return f"its time limit of {limit} ends that" if limit else "nothing ends that but `torchx cancel`"
-    if policy := metadata.get(RETRY):
+    if policy := wishes.get("retry"):
         return f"its policy `{policy}` says what follows"
     return "it has no policy for retries (`--retry`): this may be its end"

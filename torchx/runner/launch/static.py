@@ -15,10 +15,10 @@ from torchx.errors import SpecError
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.kit.findings import BAD, GOOD, UNKNOWN, Finding
 from torchx.schedulers.kit.shell import quote
-from torchx.settings import ENV_NO_CHECK, PUBLISHED_IMAGE
+from torchx.settings import NO_CHECK, PUBLISHED_IMAGE
 from torchx.specs.api import AppDef, Role, Workspace, macros
 from torchx.specs.images import NamesOnly
-from torchx.specs.wishes.after import AFTER
+from torchx.specs.wishes import Wishes
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 from torchx.util.strings import nearest
@@ -31,16 +31,16 @@ _WORKERS = re.compile(r"--nproc[-_]per[-_]node[ =](\d+)")
 
 def refuse_scripts(app: AppDef, backend: Scheduler[Any], cfg: Mapping[str, Any]) -> None:
     """Raise SpecError, before workspaces are built, if a script will certainly not be where the job looks for it."""
-    if NamesOnly.on or os.environ.get(ENV_NO_CHECK):
+    if NamesOnly.on or NO_CHECK.is_on():
         return
     for role in app.roles:
         if role.metadata.get("script"):
-            act(script(role, backend, cfg, waits=AFTER in app.metadata))
+            act(script(role, backend, cfg, waits=bool(Wishes.of(app).after)))
 
 
 def refuse_names(app: AppDef, backend: Scheduler[Any]) -> None:
     """Raise SpecError if a macro of the job is certainly wrong; warns about probable mistakes."""
-    if os.environ.get(ENV_NO_CHECK):
+    if NO_CHECK.is_on():
         return
     for role in app.roles:
         for finding in leftovers(role, backend):
@@ -59,7 +59,7 @@ def act(finding: Finding | None) -> None:
 def findings(app: AppDef, backend: Scheduler[Any], cfg: Mapping[str, Any]) -> Iterator[Finding]:
     """Yield the findings of all static checks, including good ones."""
     for role in app.roles:
-        found = [script(role, backend, cfg, waits=AFTER in app.metadata), *leftovers(role, backend)]
+        found = [script(role, backend, cfg, waits=bool(Wishes.of(app).after)), *leftovers(role, backend)]
         found += [memory(role) if backend.capabilities.resources else None, _workers(role)]
         yield from (finding for finding in found if finding is not None)
 

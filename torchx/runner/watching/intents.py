@@ -21,7 +21,6 @@ from torchx.runs import Run, RunRegistry, submitter
 from torchx.runs.registry import SWEEP
 from torchx.schedulers.api import Scheduler
 from torchx.specs.api import make_app_handle
-from torchx.specs.wishes.notices import NOTIFY
 
 Find = Callable[[str, str], Scheduler[Any]]
 T = TypeVar("T")
@@ -72,7 +71,7 @@ def _settle(registry: RunRegistry, run: Run, app_id: str | None, find: Find, *, 
 def _plan_notices(run: Run, handle: str, find: Find) -> None:
     """Store the notices of a job, as its submitter would have done."""
     app = run.appdef()
-    if app is None or NOTIFY not in app.metadata:
+    if app is None:
         return
     from torchx.runner.notices.plans import Plan
     from torchx.schedulers.kit.abilities import SendsNotices
