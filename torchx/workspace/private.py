@@ -70,7 +70,7 @@ def is_private_name(path: str) -> bool:
     *folders, name = path.split("/")
     dotenv = name in _DOTENV or (name.startswith(".env.") and not name.endswith(_EXAMPLES))
     listed = not _FOLDERS.isdisjoint([*folders, name]) or name in _FILES or name.endswith(_KEY_SUFFIXES)
-    return not _is_allowed() and (dotenv or listed)
+    return not ALLOW_PRIVATE_WORKSPACE.is_on() and (dotenv or listed)
 
 
 def is_torchx_home(path: str) -> bool:
