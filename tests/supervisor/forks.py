@@ -108,9 +108,7 @@ def text(path: object) -> str:
         return f.read()
 
 
-def request(
-    folder: Any, *roles: dict[str, Any], grace_s: float = 30.0, env: dict[str, str] | None = None
-) -> dict[str, Any]:
+def request(folder: Any, *roles: dict[str, Any], grace_s: float = 30.0, env: dict[str, str] | None = None) -> Any:
     """A job as :class:`Supervisor` takes it; ``role()`` makes the roles."""
     os.makedirs(folder, exist_ok=True)
     for role in roles:
@@ -128,9 +126,14 @@ def request(
     }
 
 
+def for_job(folder: object) -> Any:
+    """A request of which only the folder counts."""
+    return {"job": str(folder)}
+
+
 def role(
     *scripts: str, name: str = "r", retries: int = 0, policy: str = "APPLICATION", least: int | None = None
-) -> dict[str, Any]:
+) -> Any:
     """A role, each replica of which runs a script of the shell."""
     replicas = [{"argv": ["sh", "-c", s], "exe": "/bin/sh", "env": {}, "cwd": ""} for s in scripts]
     return {"name": name, "max_retries": retries, "policy": policy, "min_replicas": least, "replicas": replicas}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.supervisor.forks import PATIENCE_S, Clock, Fork, eventually, in_fork, request, role, state, text
+from tests.supervisor.forks import PATIENCE_S, Clock, Fork, eventually, for_job, in_fork, request, role, state, text
 from torchx.supervisor import client as client_module
 from torchx.supervisor import launcher, proctree
 from torchx.supervisor.client import LauncherClient, LauncherError
@@ -30,7 +30,7 @@ def client() -> Iterator[LauncherClient]:
     client.close()
 
 
-def _asked(tmp_path, name: str, *scripts: str) -> dict[str, Any]:
+def _asked(tmp_path, name: str, *scripts: str) -> Any:
     return request(tmp_path / name, role(*scripts))
 
 
@@ -173,7 +173,7 @@ def test_a_job_that_was_taken_is_not_run_twice(tmp_path) -> None:
     client = _Failing(lambda: (os.mkfifo(job / "control"), fds.append(os.open(job / "control", os.O_RDWR))))
     fds: list[int] = []
     (job / "state").touch()
-    client.submit({"job": str(job)})
+    client.submit(for_job(job))
     assert client.firsts == [] and os.path.exists(job / "control")
     os.close(fds[0])
     client.close()
@@ -306,7 +306,7 @@ def test_a_job_that_another_supervisor_has_just_taken(tmp_path, answers) -> None
 
     readers: list[int] = []
     client = _Doubtful()
-    client.submit({"job": str(job)})
+    client.submit(for_job(job))
     assert (job / "state").read_text() == "x"
     client.close()
     os.close(readers[0])
@@ -330,7 +330,7 @@ def test_a_doubt_is_settled_before_an_error(tmp_path) -> None:
     job = tmp_path / "job"
     job.mkdir()
     client = _Told((_nothing, b"Djob"), (_nothing, b"D"), (_nothing, b"D"), (_nothing, b"K\n"))
-    client.submit({"job": str(job)})
+    client.submit(for_job(job))
     assert client.told == []
     client.close()
 
@@ -347,7 +347,7 @@ def test_files_of_one_that_may_have_the_job_are_kept(tmp_path) -> None:
 
     readers: list[int] = []
     client = _Told((_nothing, b"D"), (taken, b"Djob"))
-    client.submit({"job": str(job)})
+    client.submit(for_job(job))
     assert readers and (job / "state").exists() and (job / "control").exists()
     client.close()
     os.close(readers[0])
@@ -360,7 +360,7 @@ def test_a_job_whose_supervisor_was_killed_while_it_began(tmp_path, monkeypatch)
     job.mkdir()
     client = _Told((_nothing, b"D"), (lambda: os.mkfifo(job / "control"), b"Ethe FIFO exists"))
     with pytest.raises(LauncherError, match="ended unexpectedly"):
-        client.submit({"job": str(job)})
+        client.submit(for_job(job))
     client.close()
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.supervisor.forks import Clock, in_fork
+from tests.supervisor.forks import Clock, for_job, in_fork
 from torchx.supervisor import client as client_module
 from torchx.supervisor.client import LauncherClient, LauncherError
 
@@ -56,7 +56,7 @@ def test_ten_attempts_are_enough(job: Path) -> None:
     """If supervisors die as often as that, something else is wrong."""
     client = Doubtful(*[(_nothing, b"D")] * 11)
     with pytest.raises(LauncherError, match="ended unexpectedly"):
-        client.submit({"job": str(job)})
+        client.submit(for_job(job))
     assert (len(client.told), client.starts) == (1, 10)
     client.close()
 
@@ -67,7 +67,7 @@ def test_a_supervisor_that_had_the_request_was_killed(job: Path) -> None:
     os.mkfifo(job / "control")
     seen: list[list[str]] = []
     client = Doubtful((_nothing, b"Djob"), (lambda: seen.append(os.listdir(job)), b"K\n"))
-    client.submit({"job": str(job)})
+    client.submit(for_job(job))
     assert (seen, client.starts) == ([[]], 1)
     client.close()
 
@@ -80,9 +80,9 @@ def test_two_certain_failures_are_enough(job: Path, answers: list[bytes], left: 
     client = Doubtful(*((_nothing, answer) for answer in answers))
     if left:
         with pytest.raises(LauncherError, match="ended unexpectedly"):
-            client.submit({"job": str(job)})
+            client.submit(for_job(job))
     else:
-        client.submit({"job": str(job)})
+        client.submit(for_job(job))
     assert len(client.told) == left
     client.close()
 
@@ -93,7 +93,7 @@ def test_an_error_is_final(job: Path, answer: bytes) -> None:
     os.mkfifo(job / "control")
     client = Doubtful((_nothing, answer), (_nothing, b"K\n"))
     with pytest.raises(LauncherError) as e:
-        client.submit({"job": str(job)})
+        client.submit(for_job(job))
     assert (str(e.value), len(client.told)) == (
         "no room" if answer.startswith(b"Eno") else "\N{REPLACEMENT CHARACTER}",
         1,
@@ -105,7 +105,7 @@ def test_an_error_after_a_doubt_without_a_fifo(job: Path) -> None:
     """Nobody has the job: the error is the reason."""
     client = Doubtful((_nothing, b"D"), (_nothing, b"Eno room"))
     with pytest.raises(LauncherError, match="no room"):
-        client.submit({"job": str(job)})
+        client.submit(for_job(job))
     client.close()
 
 

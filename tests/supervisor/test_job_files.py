@@ -196,8 +196,8 @@ def test_a_replica_that_is_cancelled_and_not_lost(
 
 
 def _replica(tmp_path: Path, **more: Any) -> Replica:
-    asked = request(tmp_path / "job", role("true"))["roles"][0]["replicas"][0]
-    return Replica(0, 0, 0, request={**asked, **more}, line=ReplicaLine())
+    asked: Any = {**request(tmp_path / "job", role("true"))["roles"][0]["replicas"][0], **more}
+    return Replica(0, 0, 0, request=asked, line=ReplicaLine())
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -185,7 +186,7 @@ def test_requests_that_are_none(caller, message) -> None:
 
 def test_a_request_is_read_whole(tmp_path) -> None:
     """In however many pieces it comes; what follows is left for the next reader."""
-    asked = {"env": {str(i): "x" * 1000 for i in range(3000)}}
+    asked: Any = {"env": {str(i): "x" * 1000 for i in range(3000)}}
     body = marshal.dumps(asked, 2)
     assert len(body) > 1 << 21
     read, write = os.pipe()

@@ -229,10 +229,10 @@ def test_a_supervisor_that_cannot_take_another_job(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> Callable[[dict[str, Any]], tuple[bool, bytes, bytes]]:
+def served(tmp_path: Path) -> Callable[[Any], tuple[bool, bytes, bytes]]:
     """Whether another job may follow, the answer, and the news; to be used in a fork."""
 
-    def serve(asked: dict[str, Any]) -> tuple[bool, bytes, bytes]:
+    def serve(asked: Any) -> tuple[bool, bytes, bytes]:
         news, answers = os.pipe(), os.pipe()
         reserve = Reserve(os.open(os.devnull, os.O_RDWR), answers[1], news[1], (os.getppid(), 0))
         again = launcher.serve_one(asked, reserve)
@@ -241,7 +241,7 @@ def served(tmp_path: Path) -> Callable[[dict[str, Any]], tuple[bool, bytes, byte
     return serve
 
 
-def test_a_job_that_is_served(tmp_path: Path, served: Callable[[dict[str, Any]], tuple[bool, bytes, bytes]]) -> None:
+def test_a_job_that_is_served(tmp_path: Path, served: Callable[[Any], tuple[bool, bytes, bytes]]) -> None:
     """The guardian hears of it, the caller that it was taken; after a policy to tidy up the process takes no other."""
 
     def steps() -> None:
@@ -260,7 +260,7 @@ def test_a_job_that_is_served(tmp_path: Path, served: Callable[[dict[str, Any]],
 
 @pytest.mark.parametrize("error", [ZeroDivisionError("why"), ZeroDivisionError(), KeyboardInterrupt()])
 def test_a_crash_before_and_after_the_answer(
-    tmp_path: Path, served: Callable[[dict[str, Any]], tuple[bool, bytes, bytes]], error: BaseException
+    tmp_path: Path, served: Callable[[Any], tuple[bool, bytes, bytes]], error: BaseException
 ) -> None:
     """Before it the caller hears why; after it a note is in the job's folder, and the process ends by the error."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ class Files:
 
     def __init__(self, folder: Path) -> None:
         self.ask, self.done = folder / "ask", folder / "done"
-        options = {"seconds": 100, "early_s": 40, "text": "100s", "ask": str(self.ask), "progress": str(self.done)}
+        options: Any = {"seconds": 100, "early_s": 40, "text": "100s", "ask": str(self.ask), "progress": str(self.done)}
         self.limit = Limit(options)
         self.limit.begin(0.0)
 

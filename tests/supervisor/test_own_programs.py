@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ def job(tmp_path) -> str:
     return str(tmp_path / "job")
 
 
-def _work(asked: dict):
+def _work(asked: Any):
     def work() -> None:
         supervisor = Supervisor(asked, GUARDIAN)
         supervisor.run()

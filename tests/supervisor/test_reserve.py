@@ -48,7 +48,7 @@ class Member:
 
 
 def _call(reserve: Reserve, name: str, argument: str) -> str:
-    def read(fd: int) -> dict[str, Any] | None:
+    def read(fd: int) -> Any:
         word = os.read(fd, 1).decode()
         if word == "!":
             reserve.guardian = (1, 1)  # it dies just now

@@ -33,11 +33,11 @@ def _samples(job: str, replica: str = "r/0") -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()[1:]] if path.exists() else []
 
 
-def _work(asked: dict[str, Any]):
+def _work(asked: Any):
     return lambda: Supervisor(asked, GUARDIAN).run()
 
 
-def _asked(job: str, *roles: dict, every: float = 0.05, env: dict[str, str] | None = None) -> dict[str, Any]:
+def _asked(job: str, *roles: dict, every: float = 0.05, env: dict[str, str] | None = None) -> Any:
     return {**request(job, *roles, env=env, grace_s=1.0), "sample_s": every}
 
 

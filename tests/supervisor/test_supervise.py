@@ -6,6 +6,7 @@ import os
 import signal
 import stat
 import time
+from typing import Any
 
 import pytest
 
@@ -34,7 +35,7 @@ def job(tmp_path) -> str:
     return str(tmp_path / "job")
 
 
-def _work(asked: dict, lasting=None):
+def _work(asked: Any, lasting=None):
     def work() -> int:
         supervisor = Supervisor(asked, GUARDIAN, lasting)
         supervisor.run()
@@ -43,7 +44,7 @@ def _work(asked: dict, lasting=None):
     return work
 
 
-def _run(asked: dict) -> int:
+def _run(asked: Any) -> int:
     """The exit code of a supervisor: 0 when nothing of the job is left in its process."""
     with forked(_work(asked)) as fork:
         return fork.end()

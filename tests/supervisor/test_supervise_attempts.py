@@ -31,7 +31,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def _made(job: str, *roles: dict[str, Any], **more: Any) -> Supervisor:
     """A supervisor whose replicas run."""
-    made = Supervisor({**request(job, *roles, grace_s=10.0), **more}, GUARDIAN)
+    asked: Any = {**request(job, *roles, grace_s=10.0), **more}
+    made = Supervisor(asked, GUARDIAN)
     while made._pending:
         made._start_pending()
     made.writer.flush()
@@ -332,7 +333,7 @@ def test_only_what_runs_is_sampled(job: str, gate: Gate, monkeypatch: pytest.Mon
     def steps() -> None:
         roles = role("true", gate.wait, gate.wait)
         roles["replicas"][1]["env"] = {"CUDA_VISIBLE_DEVICES": "3"}
-        asked = {**request(job, roles, env={"CUDA_VISIBLE_DEVICES": "1,2"}), "sample_s": 5.0}
+        asked: Any = {**request(job, roles, env={"CUDA_VISIBLE_DEVICES": "1,2"}), "sample_s": 5.0}
         made = Supervisor(asked, GUARDIAN)
         looks: list[list[tuple[int, str | None, int, str]]] = []
 

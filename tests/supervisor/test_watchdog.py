@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def log(tmp_path: Path) -> Path:
 def watched(tmp_path: Path, log: Path) -> Watchdog:
     """A job that may be silent for 10 s; what looks into it prints what :func:`answer` has it say."""
     program = ["/bin/sh", "-c", f"cat '{tmp_path}/answer'"]
-    asked = {"seconds": 10, "action": "stacks", "program": program, "files": [str(log), str(tmp_path / "mark")]}
+    asked: Any = {"seconds": 10, "action": "stacks", "program": program, "files": [str(log), str(tmp_path / "mark")]}
     os.mkfifo(tmp_path / "answer")
     watchdog = Watchdog(asked, {"PATH": os.environ["PATH"]})
     watchdog.begin(0.0)
@@ -128,7 +129,7 @@ def test_a_program_that_ends_without_a_word_is_not_waited_for(log: Path, program
 def test_whoever_sees_the_job_through_may_say_what_a_sign_is(programs: list[int]) -> None:
     """An engine has no files."""
     lines = ["a"]
-    asked = {"seconds": 10, "action": "stacks", "program": ["/bin/false"]}
+    asked: Any = {"seconds": 10, "action": "stacks", "program": ["/bin/false"]}
     watchdog = Watchdog(asked, {}, lambda: len(lines))
     watchdog.begin(0.0)
     lines.append("b")

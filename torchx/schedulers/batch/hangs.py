@@ -21,6 +21,7 @@ from torchx.util.procs import own_program
 if TYPE_CHECKING:
     from torchx.schedulers.kit.inside import InsideProcess
     from torchx.schedulers.kit.stacks import Stacks
+    from torchx.supervisor.layout import WatchdogRequest
 
     Enter = Callable[[Sequence[str], str, int], InsideProcess]
 
@@ -54,7 +55,7 @@ def main(
         waited += not up()
         return waited, marks(files)
 
-    asked = {"seconds": wish.seconds, "program": own_program(module, _LOOK)}
+    asked: WatchdogRequest = {"seconds": wish.seconds, "program": own_program(module, _LOOK)}
     dog = Watchdog(asked, dict(os.environ), signs)
     dog.begin(time.monotonic())
     while os.getppid() == script:

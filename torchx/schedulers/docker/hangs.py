@@ -23,6 +23,7 @@ from torchx.util.procs import own_program
 if TYPE_CHECKING:
     from torchx.schedulers.kit.inside.run import Ran
     from torchx.schedulers.kit.stacks import Stacks
+    from torchx.supervisor.layout import WatchdogRequest
 
 _GONE = 404
 
@@ -42,7 +43,8 @@ class ContainersWatchdog:
         self._last: dict[str, bytes] = {}  # container id -> last line and mark, the most recent writer last
         self._signs_seen = 0
         found = parse_watchdog(wish)
-        settings = {"seconds": found.seconds, "program": own_program("torchx.schedulers.docker.hangs", app_id)}
+        program = own_program("torchx.schedulers.docker.hangs", app_id)
+        settings: WatchdogRequest = {"seconds": found.seconds, "program": program}
         self._watchdog = Watchdog(settings, dict(os.environ), self._signs)
         self.action = found.action
 
