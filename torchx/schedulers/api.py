@@ -112,6 +112,9 @@ class Scheduler(Generic[T], ABC):
     capabilities: Capabilities = Capabilities()
     """What this backend can do."""
 
+    rules: str = ""
+    """The table of what its server refuses, as ``module:name``, see :mod:`torchx.schedulers.kit.rules`."""
+
     wait_hint: float = 1.0
     """Recommended interval between two polls of :meth:`describe`, in seconds."""
 

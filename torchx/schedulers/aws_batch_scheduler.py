@@ -105,6 +105,7 @@ class AWSBatchScheduler(AwsScheduler):
     """
 
     service, display_name = "batch", "Batch"
+    rules = "torchx.schedulers.aws.rules:BATCH"
     capabilities = replace(
         AwsScheduler.capabilities,
         timeout="timeout_s",

@@ -53,6 +53,7 @@ class AWSSageMakerScheduler(AwsScheduler):
     """
 
     service, display_name = "sagemaker", "SageMaker"
+    rules = "torchx.schedulers.aws.rules:SAGEMAKER"
     capabilities = replace(AwsScheduler.capabilities, timeout="max_run", delete=True, resources=False)
     wait_hint = 10.0
 

@@ -103,6 +103,7 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     """
 
     hears_all = True
+    rules = "torchx.schedulers.docker.rules:RULES"
     capabilities = replace(
         COMMON,
         log_streams=("stdout", "stderr", "combined"),

@@ -14,6 +14,7 @@ from torchx.runner.watching.wait import WaitTimeoutError
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.kit.abilities import BuildsWorkspaces, Diagnoses
 from torchx.schedulers.kit.findings import BAD, GOOD, LIMIT_S, UNKNOWN, WITHIN_S, Check, Finding, bad, doubt
+from torchx.schedulers.kit.rules import broken
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Resource, Role, Workspace
 from torchx.specs.copies import copy_data
 
@@ -65,7 +66,8 @@ def of_system(runner: Handles, name: str, cfg: _Cfg, *, within_s: float, progres
     backend = runner._scheduler(name)
     try:
         settled = {key: setting.value for key, setting in runner._settings(name, cfg).items()}
-        return _asked(backend, name, settled, None, within_s=within_s, progress=progress)
+        wrong = [Finding(BAD, "options", str(e), e.hint) for e in broken(backend.rules, (), settled)]
+        return wrong + _asked(backend, name, settled, None, within_s=within_s, progress=progress)
     except TorchXError as e:  # for example, a required option is missing
         hint = e.hint or f"`torchx runopts {name}` shows the options; `torchx doctor -s {name} -cfg KEY=VALUE`"
         return [Finding(UNKNOWN, "options", str(e), hint, unreachable=isinstance(e, BackendError))]

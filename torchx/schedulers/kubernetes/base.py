@@ -74,6 +74,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     owners: tuple[str, ...] = ()
     """Kinds of the jobs of this backend: keys of :data:`names.OWNERS`."""
 
+    rules = "torchx.schedulers.kubernetes.rules:RULES"
     capabilities = CAPABILITIES
     hears_all = True
     wait_hint = 15.0  # a watch reports the end of a job earlier
