@@ -31,6 +31,12 @@ ENV_SESSION_ID = "TORCHX_INTERNAL_SESSION_ID"
 ENV_JOB_ID = "TORCHX_JOB_ID"
 """Set inside a job: its handle, for trackers."""
 
+ENV_REPLICA_ID = "TORCHX_REPLICA_ID"
+"""Set inside a replica: its number within the role, from 0."""
+
+ENV_ROLE_NAME = "TORCHX_ROLE_NAME"
+"""Set inside a replica: the name of its role."""
+
 ENV_PARENT_RUN_ID = "TORCHX_PARENT_RUN_ID"
 """Set inside a job launched with ``--parent_run_id``: that id, for lineage."""
 

@@ -213,6 +213,12 @@ class SchedulerContract:
             assert "mark-0-end" in text
             assert "mark-1-end" in text
 
+    def test_a_replica_is_told_who_it_is(self, scheduler: Scheduler[Any]) -> None:
+        """Its number and its role are in its environment."""
+        text = self.rendered(scheduler.submit_dryrun(self.app("hello", num_replicas=2), self.cfg))
+        assert "TORCHX_REPLICA_ID" in text
+        assert "TORCHX_ROLE_NAME" in text
+
     @pytest.mark.parametrize("name", HOSTILE_NAMES, ids=[f"name{i}" for i in range(len(HOSTILE_NAMES))])
     def test_names_obey_the_rule(self, scheduler: Scheduler[Any], name: str) -> None:
         """Any job name is turned into one that the backend allows, or rejected with a torchx error."""

@@ -90,7 +90,7 @@ def test_replicas_have_their_macros_and_their_own_copies() -> None:
     found = list(replicas(app, "a-1", rank0_env="R0", img_root=lambda r: f"/root/{r.name}"))
     assert [(r.role.name, r.k, r.index) for r in found] == [("w", 0, 0), ("w", 1, 1), ("x", 0, 2)]
     assert found[1].role.args == ["a-1/1", "/root/w"]
-    assert found[1].role.env == {"HOST": "R0"}
+    assert found[1].role.env == {"TORCHX_REPLICA_ID": "1", "TORCHX_ROLE_NAME": "w", "HOST": "R0"}
     assert found[1].role.metadata == {"deep": {"id": "1"}}
     mount = found[1].role.mounts[0]
     assert isinstance(mount, BindMount)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchx.errors import ParseError
-from torchx.schedulers.slurm.answers import pending_sentence
+from torchx.schedulers.kit.verdict import describe
+from torchx.schedulers.slurm.answers import Job, bare, facts_of, pending_sentence
 from torchx.schedulers.slurm.client import NO_SUCH_JOB, parse_version
 from torchx.schedulers.slurm.events import JobEvents, parse_events
 from torchx.schedulers.slurm.parse import (
@@ -23,7 +24,7 @@ from torchx.schedulers.slurm.parse import (
     split_id,
 )
 from torchx.schedulers.slurm.reasons import SLURM_STATES, app_state, reason_sentence
-from torchx.specs import AppState
+from torchx.specs import AppState, Role
 from torchx.testing.commands import Recordings
 
 RECORDED = Recordings(str(Path(__file__).parents[2] / "recorded"))
@@ -208,3 +209,44 @@ def test_ids_and_events_of_any_text(text: str) -> None:
     parse_events(text)
     parse_events(f"5 start 0 7\n{text}\n6 down a/0 {text}")
     reason_sentence(text)
+
+
+@pytest.mark.parametrize(
+    ("record", "sentence"),
+    [
+        (
+            JobRecord(job_id="7", state="CANCELLED", user="ann", cancelled_by="0", started=5.0),
+            "it was cancelled by root",
+        ),
+        (JobRecord(job_id="7", state="CANCELLED", user="root", cancelled_by="0", started=5.0), ""),
+        (JobRecord(job_id="7", state="CANCELLED", user="ann", cancelled_by="4294967294"), ""),
+        (
+            JobRecord(job_id="7", state="CANCELLED", user="ann", cancelled_by="0", reason="DependencyNeverSatisfied"),
+            "the job that it waited for did not end as required: it never started",
+        ),
+    ],
+    ids=["by another", "by its owner", "by somebody unknown", "in vain"],
+)
+def test_who_cancelled_it(record: JobRecord, sentence: str) -> None:
+    """If it was not the owner; accounting knows."""
+    assert facts_of(bare("7", [record])).reason == sentence
+    (row,) = parse_sacct(SEPARATOR.join(["7", "CANCELLED by 0", *[""] * 8, "ann", "/", "n"]) + "\n")
+    assert (row.state, row.cancelled_by, row.user) == ("CANCELLED", "0", "ann")
+
+
+def test_a_job_that_is_held() -> None:
+    """By what; no start is predicted, as it waits for a person. Slurm writes its reason with blanks or underscores."""
+    for reason in ("job requeued in held state", "job_requeued_in_held_state", "JobHeldAdmin", "JobHoldMaxRequeue"):
+        said = pending_sentence([JobRecord(job_id="7", reason=reason, started=60.0)], JobEvents(), now=0)
+        assert "held" in said or "holds" in said
+        assert said.endswith(f"({reason})")
+
+
+def test_a_victim_that_handled_the_signal() -> None:
+    """It was stopped, because another replica failed; its own exit code is none of its choice."""
+    roles = [Role("w", "", entrypoint="x", num_replicas=2)]
+    events = "1 start 0 7\n1 up w/0 a\n1 up w/1 b\n4 down w/0 1\n5 down w/1 1 stopped\n5 end 1 over\n"
+    failed = JobRecord(job_id="7", state="FAILED", exit_code=1, ended=5.0)
+    job = Job(app_id="7", records=[failed], events=parse_events(events), roles=roles)
+    states = {replica.id: replica.state.name for replica in describe(facts_of(job)).roles_statuses[0].replicas}
+    assert states == {0: "FAILED", 1: "CANCELLED"}

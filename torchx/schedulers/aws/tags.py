@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from torchx.errors import SpecError
 from torchx.schedulers.kit.names import plain_metadata
-from torchx.settings import ENV_IMAGE
+from torchx.settings import ENV_IMAGE, ENV_REPLICA_ID, ENV_ROLE_NAME
 from torchx.specs.api import AppDef
 from torchx.version import __version__
 
@@ -20,8 +20,6 @@ TAG_USER = "torchx.pytorch.org/user"
 TAG_SESSION = "torchx.pytorch.org/session"
 
 ENV_ROLE_INDEX = "TORCHX_ROLE_IDX"
-ENV_ROLE_NAME = "TORCHX_ROLE_NAME"
-ENV_REPLICA_ID = "TORCHX_REPLICA_ID"
 ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
 OURS = frozenset({ENV_IMAGE, ENV_ROLE_INDEX, ENV_ROLE_NAME, ENV_REPLICA_ID, ENV_RANK0_HOST})
 """Variables that torchx adds to those of a role."""

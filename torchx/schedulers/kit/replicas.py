@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from torchx.settings import ENV_REPLICA_ID, ENV_ROLE_NAME
 from torchx.specs.api import AppDef, Role, macros
 from torchx.util.records import dataclass
 
@@ -13,7 +14,8 @@ class Replica:
     """One replica of a job.
 
     Attributes:
-        role: a copy of its role with macros substituted; it may be modified.
+        role: a copy of its role with macros substituted, and the variables that tell a replica who it is; it may be
+            modified.
         k: its number within the role.
         index: its number within the job, counted over all roles in order.
     """
@@ -43,5 +45,7 @@ def replicas(
         root = img_root(role) if img_root else ""
         for k in range(role.num_replicas):
             values = macros.Values(img_root=root, app_id=app_id, replica_id=str(k), rank0_env=rank0_env)
-            yield Replica(values.apply(role), k, index)
+            own = values.apply(role)
+            own.env = {ENV_REPLICA_ID: str(k), ENV_ROLE_NAME: role.name, **own.env}
+            yield Replica(own, k, index)
             index += 1

@@ -18,7 +18,7 @@ from torchx.schedulers.kubernetes.options import KubernetesOpts, read_overlay
 from torchx.schedulers.kubernetes.overlays import apply_overlay, pod_overlay
 from torchx.schedulers.kubernetes.pods import specs
 from torchx.schedulers.kubernetes.pods.specs import JobRules, render_pod
-from torchx.settings import ENV_JOB_ID
+from torchx.settings import ENV_JOB_ID, ENV_REPLICA_ID, ENV_ROLE_NAME
 from torchx.specs import serialize
 from torchx.specs.api import AppDef, Role, macros
 from torchx.specs.wishes import Wishes
@@ -203,10 +203,11 @@ def template_of(
     env: dict[str, Any] = {
         specs.ENV_RANK0_HOST: rank0,
         specs.ENV_ERROR_FILE: "/dev/termination-log",  # Kubernetes copies it into the pod's status
-        specs.ENV_REPLICA_ID: replica_id,
+        ENV_REPLICA_ID: replica_id,
+        ENV_ROLE_NAME: role.name,
     }
     if replica_id == specs.REPLICA:
-        env[specs.ENV_REPLICA_ID] = {"fieldRef": {"fieldPath": number}}
+        env[ENV_REPLICA_ID] = {"fieldRef": {"fieldPath": number}}
     index = labels[LABEL_ROLE_INDEX]
     secret = {name: {"secretKeyRef": {"name": app_id, "key": f"{index}.{name}"}} for name in _secret_names(role)}
     role = values.apply(role)

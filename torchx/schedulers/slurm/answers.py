@@ -13,8 +13,8 @@ from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kit.failures import SHELL, Evidence, signal_name
 from torchx.schedulers.kit.verdict import fold
 from torchx.schedulers.slurm.events import SLURM_LOG, STEP_LOG, JobEvents, ReplicaEvents
-from torchx.schedulers.slurm.parse import JobRecord
-from torchx.schedulers.slurm.reasons import ENDINGS, app_state, reason_sentence
+from torchx.schedulers.slurm.parse import JobRecord, name_of
+from torchx.schedulers.slurm.reasons import ENDINGS, NEVER_STARTED, app_state, reason_sentence
 from torchx.specs.api import AppState, RetryPolicy, Role, is_terminal
 from torchx.specs.wishes.retries import Attempt
 from torchx.supervisor.layout import HANG_FILE
@@ -181,7 +181,7 @@ def _replica_state(job: Job, known: ReplicaEvents, state: AppState, *, stopped: 
 
 def _was_stopped(job: Job, known: ReplicaEvents, state: AppState, kind: str, *, by_signal: bool) -> bool:
     """Whether it was ended because another replica failed, or together with the whole job."""
-    if kind in ("node", "preempted", "lost") or job.events.silent:
+    if kind in ("node", "preempted", "lost") or job.events.silent or known.stopped:
         return True
     first_failure = min((e.ended for e in job.events.replicas.values() if e.exit_code), default=0.0)
     with_the_job = state is AppState.CANCELLED or kind == "timeout" or (job.completing and state is AppState.RUNNING)
@@ -203,12 +203,22 @@ def _reason(job: Job, state: AppState, now: float | None) -> str:
         return job.texts.get(HANG_FILE, "").strip() or "it was silent for longer than its watchdog allows"
     if state is AppState.FAILED:
         return "" if _somebody_failed(job) else _batch_failure(job)
+    if state is AppState.CANCELLED and first is not None:
+        return _cancelled(first)
     if state is not AppState.UNKNOWN:
         return ""
     if first is None:
         how = "it did not record how it ended" if job.events.starts else "it never started"
         return f"Slurm no longer knows this job, and {how}"
     return f"Slurm says `{first.state}`, which this version of torchx does not know"
+
+
+def _cancelled(record: JobRecord) -> str:
+    """Return who cancelled a job, unless its owner did, or what it waited for in vain."""
+    if record.reason.startswith("Dependency") and not record.started:
+        return NEVER_STARTED
+    name = name_of(record.cancelled_by)
+    return f"it was cancelled by {name}" if name not in ("", record.user) else ""
 
 
 def _somebody_failed(job: Job) -> bool:
@@ -232,7 +242,7 @@ def pending_sentence(
     elif not parts:
         parts.append("Slurm has not looked at it yet")
     expected = max((r.started or 0 for r in records), default=0)
-    if now < expected < now + _FAR_S:
+    if not re.search("hold|held", code, re.IGNORECASE) and now < expected < now + _FAR_S:
         parts.append(f"expected to start in about {_duration(expected - now)}, at {_clock(expected, now)}")
     return "; ".join(parts)
 

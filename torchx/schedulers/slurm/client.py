@@ -18,6 +18,7 @@ from torchx.schedulers.slurm.parse import (
     settled,
 )
 from torchx.util.notices import logger
+from torchx.util.records import replace
 
 Records = dict[str, list[JobRecord]]
 
@@ -108,13 +109,20 @@ class SlurmQueries:
         self._seen: dict[str, JobRecord] = {}  # parsed lines of the last answer about all of the user's jobs
 
     def jobs(self, app_ids: Sequence[str] | None, *, tasks: bool = False) -> Records:
-        """Jobs by id (None: the user's). Accounting has the state of ``COMPLETING`` ones, and ``tasks`` that ended."""
+        """Jobs by id (None: the user's). Accounting has the state of ``COMPLETING`` ones, ``tasks`` that ended, and who
+        cancelled a job.
+        """
         records = self.squeue(app_ids)
         ending = {i for i, found in records.items() if any(r.state == "COMPLETING" for r in found)}
-        asked = None if app_ids is None else [i for i in app_ids if tasks or i not in records or i in ending]
+        stopped = {i for i, found in records.items() if any(r.state == "CANCELLED" for r in found)}
+        unclear = ending | stopped
+        asked = None if app_ids is None else [i for i in app_ids if tasks or i not in records or i in unclear]
         if asked is None or asked:
             for app_id, found in self.sacct(asked).items():
+                by = next((r.cancelled_by for r in found), "")
                 records[app_id] = settled(records[app_id], found) if app_id in ending else records.get(app_id, found)
+                if app_id in stopped:
+                    records[app_id] = [replace(record, cancelled_by=by) for record in records[app_id]]
         return records
 
     def squeue(self, app_ids: Sequence[str] | None) -> Records:

@@ -4,7 +4,7 @@ Each line is ``<Unix time> <what> ...``:
 
     start <restarts> <job id>   an attempt begins
     up <replica> <host>         a replica starts; the sizes of its stdout and stderr follow if they are not empty
-    down <replica> <exit code>  it ended
+    down <replica> <exit code>  it ended; `stopped` follows if the script had told it to, because another one failed
     absent <replica>            an elastic job got too few nodes for it
     again <replica>             it is restarted in place
     retry <n>                   the job requeues itself
@@ -37,6 +37,7 @@ class ReplicaEvents:
     absent: bool = False
     exit_code: int | None = None
     ended: float = 0.0
+    stopped: bool = False
 
 
 @dataclass(kw_only=True)
@@ -119,7 +120,7 @@ def _apply(job: JobEvents, moment: float, what: str, words: list[str]) -> None:
     elif what == "down":
         exit_code = int(words[1])
         replica = job.replicas.setdefault(words[0], ReplicaEvents())
-        replica.exit_code, replica.ended = exit_code, moment
+        replica.exit_code, replica.ended, replica.stopped = exit_code, moment, words[2:] == ["stopped"]
     elif what == "absent":
         job.replicas.setdefault(words[0], ReplicaEvents()).absent = True
     elif what == "again":

@@ -24,7 +24,7 @@ trap 'terminated=1' TERM
 
 clock() {  # monotonic seconds, unlike SECONDS; IFS is explicit because a trap may run within another `read`
   local up
-  IFS=' ' read -r up _ </proc/uptime && now=${up%.*}
+  IFS=' ' read -r up _ </proc/uptime && now=${up%.*} ticks=${up/./}
 }
 clock
 began=$now
@@ -73,7 +73,7 @@ choose_dir() {
 }
 
 start() {  # replica
-  local i=$1 path=$folder/${paths[$1]} lengths=()
+  local i=$1 path=$folder/${paths[$1]} lengths=() status
   rm -f "$path/error.json"
   unset "pid[$i]"  # the old pid may belong to another process by now
   alive=$((alive + 1)) ended[$i]=0
@@ -87,7 +87,9 @@ start() {  # replica
     "replica_$i" >"$path/srun.log" 2>&1 &
     echo "pid $i $!" >&"$bus"
     wait "$!"
-    echo "down $i $?" >&"$bus"
+    status=$?
+    clock
+    echo "down $i $status $ticks" >&"$bus"
   ) &
 }
 
@@ -100,18 +102,19 @@ kill_steps() {  # [role]
 
 stop() {  # all replicas: SIGTERM, and SIGKILL after the grace period
   clock
-  stopping=1 deadline=$((now + grace))
+  stopping=1 deadline=$((now + grace)) stopped=${ticks-}
   scancel --signal=TERM "$SLURM_JOB_ID" 2>/dev/null || kill_steps
 }
 
 overdue() { ((stopping && now >= deadline)); }
 
-down() {  # replica, exit code
-  local i=$1 role=${role_of[$1]} status=$2
+down() {  # replica, exit code, when
+  local i=$1 role=${role_of[$1]} status=$2 how=''
   # srun exits with 0 when a node is lost.
   if ((status == 0)) && [[ $(<"${paths[$i]}/srun.log") == *"Node failure on"* ]]; then status=1; fi
   alive=$((alive - 1)) ended[$i]=1
-  note down "${paths[$i]}" "$status"
+  if ((failed && stopping && status)) && ((${3-0} >= ${stopped:-1})); then how=' stopped'; fi
+  note down "${paths[$i]}" "$status$how"
   stamp "$i"
   ((stopping)) && return
   if ((status != 0)) && [[ ${again[$role]-0} == 0 ]]; then

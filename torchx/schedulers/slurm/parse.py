@@ -44,6 +44,8 @@ class JobRecord:
         signal: number of that signal, or 0.
         max_rss: maximum resident memory of a step, bytes.
         folder: the working directory.
+        user: its owner.
+        cancelled_by: the id of the user who cancelled it, in accounting.
     """
 
     job_id: str
@@ -62,6 +64,8 @@ class JobRecord:
     exit_code: int | None = None
     signal: int = 0
     max_rss: int = 0
+    user: str = ""
+    cancelled_by: str = ""
 
 
 def parse_squeue(text: str, seen: Mapping[str, JobRecord] | None = None) -> list[JobRecord]:
@@ -71,6 +75,20 @@ def parse_squeue(text: str, seen: Mapping[str, JobRecord] | None = None) -> list
     """
     known = seen or {}
     return [known.get(line) or _of_row(_row(line, SQUEUE_FIELDS, "squeue", text)) for line in lines_of(text)]
+
+
+def name_of(uid: str) -> str:
+    """Return the name of a user id; empty if this machine does not know it.
+
+    >>> name_of("0"), name_of("")
+    ('root', '')
+    """
+    import pwd
+
+    try:
+        return pwd.getpwuid(int(uid)).pw_name
+    except (KeyError, ValueError, OverflowError):
+        return ""
 
 
 def lines_of(text: str) -> list[str]:
@@ -109,6 +127,8 @@ def _of_row(row: Mapping[str, str]) -> JobRecord:
         exit_code=code,
         signal=signal,
         max_rss=parse_size(cell("MaxRSS")),
+        user=cell("UserName", "User"),
+        cancelled_by=row["State"].partition("CANCELLED by ")[2],
     )
 
 

@@ -57,6 +57,8 @@ ENDINGS: Mapping[str, tuple[str, str]] = {
 }
 """States of failed jobs, with the class of the cause and a sentence."""
 
+NEVER_STARTED = "the job that it waited for did not end as required: it never started"
+
 _PLAIN: Mapping[str, str] = {
     "Priority": "jobs of higher priority go first",
     "Resources": "the nodes, CPUs, memory or GPUs that it asks for are in use",
@@ -201,8 +203,9 @@ def reason_sentence(reason: str) -> str:
     """
     reason = reason.strip().strip("()")
     code, _, rest = reason.partition(", ")
-    # One reason is a whole sentence, with underscores or, in newer releases, blanks.
-    code = reason.replace(" ", "_") if code.startswith("Nodes") else code.partition(":")[0]
+    # Some reasons are whole sentences, with underscores or, in newer releases, blanks.
+    whole = reason.replace(" ", "_")
+    code = whole if whole in _PLAIN or code.startswith("Nodes") else code.partition(":")[0]
     if code in ("", "None", "N/A", "WaitingForScheduling"):
         return ""
     if code in _PLAIN:

@@ -19,13 +19,13 @@ from torchx.schedulers.kubernetes.names import MAIN_CONTAINER, Object, label_val
 from torchx.schedulers.kubernetes.options import KubernetesOpts
 from torchx.schedulers.kubernetes.overlays import JOIN, apply_overlay, pod_overlay, validate_overlay
 from torchx.schedulers.kubernetes.shipped_code import BucketCode, Code
+from torchx.settings import ENV_REPLICA_ID
 from torchx.specs.api import AppDef, BindMount, DeviceMount, Resource, Role, VolumeMount
 from torchx.util.records import dataclass, field
 from torchx.version import __version__
 
 NEWEST = (1, 37)
 """The newest supported version of Kubernetes."""
-ENV_REPLICA_ID = "TORCHX_REPLICA_ID"
 ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
 ENV_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 REPLICA = "\ue000"
