@@ -30,13 +30,13 @@ from torchx.schedulers.aws.batch.options import AWSBatchOpts
 from torchx.schedulers.aws.batch.reasons import CANCELLED_BY_US, JOB_STATE
 from torchx.schedulers.aws.batch.request import NAME_RULE, BatchJob, for_queue, render_job
 from torchx.schedulers.aws.client import Clients
-from torchx.schedulers.aws.tags import DEFAULT_ROLE_NAME, ENV_ROLE_INDEX, ENV_ROLE_NAME, TAG_APP_NAME, TAG_USER
+from torchx.schedulers.aws.tags import DEFAULT_ROLE_NAME, ENV_ROLE_INDEX, TAG_APP_NAME, TAG_USER
 from torchx.schedulers.aws.tags import TAG_VERSION as TAG_TORCHX_VER
 from torchx.schedulers.ids import random_id
 from torchx.schedulers.kit.attempts import refuse_parts
 from torchx.schedulers.kit.export import bases_of
 from torchx.schedulers.kit.tasks import check_numbers
-from torchx.settings import ENV_IMAGE
+from torchx.settings import ENV_IMAGE, ENV_ROLE_NAME
 from torchx.specs.api import MISSING, AppDef, AppDryRunInfo, CfgVal, parse_app_handle, runopts
 from torchx.specs.handles import JobId
 from torchx.specs.wishes import Wishes

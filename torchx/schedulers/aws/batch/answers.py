@@ -12,10 +12,10 @@ from torchx.schedulers.aws.batch.attempts import attempts_of
 from torchx.schedulers.aws.batch.container import resource_from_resource_requirements
 from torchx.schedulers.aws.batch.node_command import unwrap
 from torchx.schedulers.aws.batch.reasons import CANCELLED_BY_US, JOB_STATE, WAITS_IN, why_ended, why_waits
-from torchx.schedulers.aws.tags import DEFAULT_ROLE_NAME, ENV_ROLE_NAME, OURS, console_url
+from torchx.schedulers.aws.tags import DEFAULT_ROLE_NAME, OURS, console_url
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kit.failures import SHELL, signal_name
-from torchx.settings import ENV_IMAGE
+from torchx.settings import ENV_IMAGE, ENV_ROLE_NAME
 from torchx.specs.api import AppState, RetryPolicy, Role, is_terminal
 from torchx.specs.failures import Failure
 from torchx.specs.named_resources_aws import K8S_ITYPE

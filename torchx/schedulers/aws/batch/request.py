@@ -19,11 +19,11 @@ from torchx.schedulers.aws.batch.fargate import to_fargate
 from torchx.schedulers.aws.batch.options import AUTO, DEFAULT_USER, FARGATE, AWSBatchOpts, check
 from torchx.schedulers.aws.batch.queues import Queue
 from torchx.schedulers.aws.instances import wanted
-from torchx.schedulers.aws.tags import ENV_RANK0_HOST, ENV_REPLICA_ID, ENV_ROLE_INDEX, ENV_ROLE_NAME, REPLICA, tags
+from torchx.schedulers.aws.tags import ENV_RANK0_HOST, ENV_ROLE_INDEX, REPLICA, tags
 from torchx.schedulers.kit.manifests import shown_yaml
 from torchx.schedulers.kit.names import NameRule
 from torchx.schedulers.kit.native_retries import NativeRetries
-from torchx.settings import ENV_IMAGE
+from torchx.settings import ENV_IMAGE, ENV_REPLICA_ID, ENV_ROLE_NAME
 from torchx.specs.api import AppDef, Role, macros
 from torchx.specs.secret import Secret
 from torchx.util.notices import logger

@@ -11,9 +11,9 @@ from typing import Any
 
 from torchx.schedulers.aws.sagemaker import command
 from torchx.schedulers.aws.sagemaker.reasons import JOB_STATE, TOO_LONG, WAITS, why_failed
-from torchx.schedulers.aws.tags import DEFAULT_ROLE_NAME, ENV_ROLE_NAME, OURS, console_url
+from torchx.schedulers.aws.tags import DEFAULT_ROLE_NAME, OURS, console_url
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
-from torchx.settings import ENV_IMAGE
+from torchx.settings import ENV_IMAGE, ENV_ROLE_NAME
 from torchx.specs.api import AppState, Resource, Role
 
 _Object = dict[str, Any]

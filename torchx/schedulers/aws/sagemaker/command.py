@@ -12,8 +12,9 @@ import shlex
 from collections.abc import Mapping
 
 from torchx.errors import SpecError
-from torchx.schedulers.aws.tags import ENV_RANK0_HOST, ENV_REPLICA_ID, REPLICA
+from torchx.schedulers.aws.tags import ENV_RANK0_HOST, REPLICA
 from torchx.schedulers.kit.shell import exports, quote, read_script
+from torchx.settings import ENV_REPLICA_ID
 from torchx.specs.api import macros
 
 MAX_WORD = 256

@@ -13,10 +13,10 @@ from torchx.errors import ConfigError, NotSupportedError, SpecError
 from torchx.schedulers.aws.instances import wanted
 from torchx.schedulers.aws.sagemaker import command, source
 from torchx.schedulers.aws.sagemaker.options import DEFAULT_MAX_RUN_S, AWSSageMakerOpts, check
-from torchx.schedulers.aws.tags import ENV_RANK0_HOST, ENV_ROLE_NAME, REPLICA, tags
+from torchx.schedulers.aws.tags import ENV_RANK0_HOST, REPLICA, tags
 from torchx.schedulers.kit.manifests import shown_yaml
 from torchx.schedulers.kit.names import NameRule
-from torchx.settings import ENV_IMAGE
+from torchx.settings import ENV_IMAGE, ENV_ROLE_NAME
 from torchx.specs.api import AppDef, Role, macros
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
