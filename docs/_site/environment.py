@@ -14,6 +14,7 @@ READ = {
     ),
     "TORCHX_DEBUG": "Any value except `0`: the command line shows tracebacks, as with `--log_level DEBUG`.",
     "TORCHX_EVENTS": "Destination of the Runner's events: `console` or `file:PATH`. Without it there are no events.",
+    "TORCHX_MCP_TOKEN": "Token of `torchx mcp --http`; without it a new one is printed. See [agents](../agents.md).",
     "FORCE_COLOR": "Use colours even if the output is not a terminal.",
 }
 
@@ -37,6 +38,7 @@ INTERNAL = {
     "TORCHX_COMP_BREAKS": "between the completion script and torchx",
     "TORCHX_COMP_LINE": "between the completion script and torchx",
     "TORCHX_DOCKERFILE": "a constant of the Python interface",
+    "TORCHX_LAUNCHED_BY": "set by `torchx mcp` for the command that launches, which records it",
     "TORCHX_IGNORE": "a constant of the Python interface",
     "TORCHX_RDZV_ID": "a placeholder in scripts, not a variable",
     "TORCHX_TIMEOUT_EXIT_CODE": "between a component and the process monitor",

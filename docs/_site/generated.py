@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from _site import commands, components, environment, resources, schedulers, troubleshooting
+from _site import commands, components, documents, environment, resources, schedulers, troubleshooting
 
 CONTENT = {
     "commands": commands.page,
@@ -15,6 +15,7 @@ CONTENT = {
     "environment": environment.page,
     "resources": resources.page,
     "messages": troubleshooting.page,
+    "documents": documents.page,
 }
 _PLACE = re.compile(r"^<!-- generated: ([\w ]+) -->$", re.MULTILINE)
 

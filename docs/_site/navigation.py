@@ -31,7 +31,7 @@ SECTIONS = {
         "ui": "Watch in the browser",
         "notices": "Get a notice",
         "inside": "Work inside a running job",
-        "around": "Set-up, checks, files, results",
+        "around": "Prepare nodes, fetch results",
         "rerun": "Rerun, compare, export",
         "retries": "Retry by cause",
         "checkpoints": "Survive preemption",

@@ -64,7 +64,15 @@ def test_needs_are_there(block: Block) -> None:
     assert importlib.util.find_spec(block.needs) is not None
 
 
-GENERATED = {"cli.md", "run-options.md", "components.md", "environment.md", "capabilities.md", "troubleshooting.md"}
+GENERATED = {
+    "cli.md",
+    "run-options.md",
+    "components.md",
+    "environment.md",
+    "capabilities.md",
+    "troubleshooting.md",
+    "cli-json.md",
+}
 
 
 def _text(page: Path) -> str:

@@ -25,7 +25,16 @@ DOCUMENTED = sorted(
 
 
 @pytest.fixture(
-    params=["commands", "components", "environment", "markdown", "resources", "schedulers", "troubleshooting"]
+    params=[
+        "commands",
+        "components",
+        "documents",
+        "environment",
+        "markdown",
+        "resources",
+        "schedulers",
+        "troubleshooting",
+    ]
 )
 def part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(DOCS))
