@@ -108,7 +108,7 @@ def test_a_policy_goes_into_the_rules_of_the_containers(engine: Engine) -> None:
     kwargs: Any = request.containers[0].kwargs
     assert kwargs["restart_policy"] is None
     assert kwargs["environment"]["TORCHX_PROGRESS"] == "/tmp/torchx_progress"
-    assert "retry: preempted:free, node:5, oom:2:mem*1.5, timeout:free, network:3, error:0" in str(request)
+    assert "retry: preempted:free, node:5, oom:2:mem*1.5, timeout:free, network:3, unknown:1, error:0" in str(request)
     scheduler, app_id = submitted(engine, "error:1")
     assert gangs.rules_of(job_of(scheduler, app_id)).policy == "error:1"
     plain = scheduler.submit_dryrun(AppDef("job", app("").roles), {}).request

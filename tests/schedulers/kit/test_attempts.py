@@ -27,7 +27,8 @@ def test_the_class_decides() -> None:
     assert [decide(STANDARD, _of(kind)).again for kind in ("preempted", "node", "oom", "timeout", "network")] == [
         True
     ] * 5
-    assert [decide(STANDARD, _of(kind)).again for kind in ("error", "image", "unknown", "cancelled")] == [False] * 4
+    assert [decide(STANDARD, _of(kind)).again for kind in ("error", "image", "cancelled")] == [False] * 3
+    assert [decide(STANDARD, _of(*kinds)).again for kinds in (["unknown"], ["unknown"] * 2)] == [True, False]
 
 
 def test_budgets_count_by_class() -> None:

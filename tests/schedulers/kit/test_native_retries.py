@@ -65,8 +65,11 @@ def test_what_is_refused(system, text, what, works):
 @pytest.mark.parametrize(
     ("policy", "said"),
     [
-        ("standard", ["the retry policy: `aws_batch` does not retry oom, timeout, network"]),
-        ("standard, oom:2, preempted:0, node:0", ["the retry policy: `aws_batch` does not retry timeout, network"]),
+        ("standard", ["the retry policy: `aws_batch` does not retry oom, timeout, network, unknown"]),
+        (
+            "standard, oom:2, preempted:0, node:0",
+            ["the retry policy: `aws_batch` does not retry timeout, network, unknown"],
+        ),
         ("oom:2", []),
     ],
 )

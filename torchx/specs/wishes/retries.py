@@ -2,7 +2,8 @@
 
 A policy is a comma-separated list of rules, ``class:times`` or ``class:times:action``::
 
-    preempted:free, node:5:avoid, oom:2:mem*1.5, timeout:free:checkpoint, network:3:avoid, error:0
+    preempted:free, node:5:avoid, oom:2:mem*1.5, timeout:free:checkpoint, network:3:avoid, unknown:1,
+    error:0
 
 ``times`` limits how often a job is restarted after a failure of that class; ``free`` sets no limit. Actions change the
 next attempt: ``avoid`` excludes the failed hosts, ``mem*1.5`` requests 1.5 times the memory, ``checkpoint`` asks the
@@ -25,7 +26,7 @@ from torchx.util.strings import did_you_mean
 RETRY = "torchx/retry"
 """Metadata key of the retry policy."""
 
-STANDARD = "preempted:free, node:5:avoid, oom:2:mem*1.5, timeout:free:checkpoint, network:3:avoid, error:0"
+STANDARD = "preempted:free, node:5:avoid, oom:2:mem*1.5, timeout:free:checkpoint, network:3:avoid, unknown:1, error:0"
 """The policy ``standard``. A backend drops actions of it that it does not support; it rejects those written out."""
 
 FREE = -1

@@ -10,6 +10,7 @@ import glob
 import hashlib
 import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from torchx.schedulers.batch.folders import JobFolder
+from torchx.schedulers.batch.folders import TAIL_BYTES, JobFolder
 from torchx.schedulers.kit.failures.classes import CLASSES, is_aftermath
 from torchx.schedulers.kit.failures.reader import Evidence, read_failure
 from torchx.schedulers.kit.failures.tracebacks import HEADER
@@ -140,3 +141,31 @@ def test_stdout_of_workers_is_read_though_torchrun_writes_to_stderr(tmp_path: Pa
     (place / "stdout.log").write_text(record["stdout"])
     (left,) = folder.evidence([("w", 0)])
     assert read_failure(left, exit_code=1).summary() == "exit code 3: fatal: the tokenizer has no vocabulary"
+
+
+def test_a_log_of_200_mb_costs_what_its_tail_costs(tmp_path: Path) -> None:
+    """Only the tail is read; a log line costs a few calls, whatever the number of signatures."""
+    folder = JobFolder(LocalFiles(), str(tmp_path))
+    place = Path(folder.replica("w", 0))
+    place.mkdir(parents=True)
+    line = "step 3 loss 0.1 CUDA memory of rank 3, NCCL connection: error rate 0.2, no warning\n"
+    with open(place / "stderr.log", "w") as f:
+        f.truncate(200 << 20)
+        f.seek(0, os.SEEK_END)
+        f.write("\n" + line * 1000 + "no data in /data\n")
+    calls = 0
+
+    def count(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    read_failure(Evidence(stderr=line), exit_code=1)  # compile what is needed
+    (left,) = folder.evidence([("w", 0)])
+    assert len(left.stderr) <= TAIL_BYTES
+    sys.setprofile(count)
+    try:
+        failure = read_failure(left, exit_code=1)
+    finally:
+        sys.setprofile(None)
+    assert failure.summary() == "exit code 1: no data in /data"
+    assert calls < 100 * left.stderr.count("\n")

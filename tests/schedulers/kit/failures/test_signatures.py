@@ -124,14 +124,19 @@ def test_a_row_is_fast(where: str) -> None:
         assert time.process_time() - begun < 0.2, row
 
 
+def _forget() -> None:
+    signatures._by_place.cache_clear()
+    signatures._words.cache_clear()
+
+
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
     """The section ``[failures]`` of a config file."""
     texts: dict[str, str] = {}
     monkeypatch.setattr(configured, "_failures", lambda: texts)
-    signatures._by_place.cache_clear()
+    _forget()
     yield texts
-    signatures._by_place.cache_clear()
+    _forget()
 
 
 def test_a_sites_row_comes_first(site: dict[str, str], caplog: pytest.LogCaptureFixture) -> None:

@@ -129,9 +129,12 @@ def _reported(lines: Sequence[str], end: Failure) -> Failure:
     by its report at the end or by its own exit code.
     """
     code = end.exit_code
-    last = [line for line in lines if (line.strip() and re.match(_NOISE, line) is None) or first(LAUNCHER, line)]
-    while last and first(LAUNCHER, last[0]) is None:
-        del last[: max(i for i, line in enumerate(last) if first(LAUNCHER, line) is None) + 1]
+    last: list[str] = []
+    for line in reversed(lines):
+        if first(LAUNCHER, line):
+            last.insert(0, line)
+        elif _says(line):
+            break
     for row, at in in_lines(LAUNCHER, last) if code is not None else ():
         found = row.search(last[at])
         groups = found.groupdict() if found else {}

@@ -47,6 +47,8 @@ def rows(where: str) -> Sequence[Row]:
 
 def first(where: str, line: str) -> Row | None:
     """Return the first row that matches a line or exception."""
+    if _words(where).search(line) is None:
+        return None
     return next((row for row in rows(where) if row.search(line)), None)
 
 
@@ -127,6 +129,12 @@ def _of_site() -> Iterator[Row]:
             logger("torchx.failures").warning("%s; it has no effect", e)
         else:
             yield from found
+
+
+@functools.cache
+def _words(where: str) -> re.Pattern[str]:
+    """Return what every match of a place has, so that most lines are looked at once only."""
+    return re.compile("|".join({re.escape(row.text) for row in rows(where)}))
 
 
 @functools.cache

@@ -95,7 +95,10 @@ REPORTS = (
     Row("", LAUNCHER, "terminated with code ", r"Child process with PID \d+ terminated with code (?P<code>-?\d+)", of="Lightning", example="[rank: 0] Child process with PID 80 terminated with code -9. Forcefully terminating all other processes to avoid zombies"),
     Row("", LAUNCHER, "exit with status code", r"[Pp]rocess \d+ exit with status code (?P<code>-?\d+)", of="Horovod", example="Process 0 exit with status code 137."),
     Row("", LAUNCHER, "task", r"^srun: error: \S+: tasks? [\d,-]+: (?P<signal>[A-Z][a-z ]+[a-z])(?: \(core dumped\))?$", of="Slurm", example="srun: error: n1: task 0: Killed"),
-    Row("", LAUNCHER, "", r"^(?:.*: line \d+: +\d+ )?(?P<signal>Killed|Terminated|Segmentation fault|Aborted|Bus error|Illegal instruction|Floating point exception)\b(?: \(core dumped\))?(?: {2,}.*|)$", of="shells", example="bash: line 3: 881 Killed                  python t.py"),
+    *(
+        Row("", LAUNCHER, word, rf"^(?:.*: line \d+: +\d+ )?(?P<signal>{word})\b(?: \(core dumped\))?(?: {{2,}}.*|)$", of="shells", example=f"bash: line 3: 881 {word}   python t.py")
+        for word in ("Killed", "Terminated", "Segmentation fault", "Aborted", "Bus error", "Illegal instruction", "Floating point exception")
+    ),
     Row("", LAUNCHER, "exit code ", r"^srun: error: \S+: tasks? [\d,-]+: Exited with exit code (?P<code>\d+)", of="Slurm", example="srun: error: n1: task 0: Exited with exit code 247"),
 )
 # fmt: on
