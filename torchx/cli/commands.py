@@ -53,6 +53,7 @@ _GROUPS = {
         "simulate": "inject a fault into a job, to test whether it survives",
     },
     "Set up": {
+        "nodes": "show what is free on a scheduler, and when a job would start",
         "doctor": "check what keeps jobs from running, and how to fix it",
         "init": "write a training script, a component and a .torchxconfig",
         "configure": "write a .torchxconfig to fill in",

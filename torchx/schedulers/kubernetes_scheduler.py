@@ -22,6 +22,7 @@ from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.kit.export import Export, bases_of
 from torchx.schedulers.kit.findings import Check
 from torchx.schedulers.kit.foreign import ForeignJobs
+from torchx.schedulers.kit.nodes import Pool, pools_of
 from torchx.schedulers.kit.tasks import as_replicas
 from torchx.schedulers.kubernetes import answers, doctor, job_retries, names, request, sweeps
 from torchx.schedulers.kubernetes.api.rights import needed, role_manifest
@@ -37,7 +38,7 @@ from torchx.schedulers.kubernetes.pods.specs import NEWEST
 from torchx.schedulers.kubernetes.request import KubernetesJob
 from torchx.schedulers.kubernetes.shipped_code import AUTO, BUCKET, BucketCode, Code, TooLargeError, pack, plan
 from torchx.settings import ENV_WORKSPACE_HASH
-from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Role, Workspace, runopts
+from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Resource, Role, Workspace, runopts
 from torchx.specs.images import set_workspace_hash
 from torchx.specs.tasks import TaskList
 from torchx.specs.wishes import Wishes
@@ -184,6 +185,12 @@ class KubernetesScheduler(KubeScheduler):
         if job.kind == KUBEFLOW:
             objects = [trainjob.fitted(api, objects[0]), *objects[1:]]
         return objects
+
+    def nodes(self, cfg: Mapping[str, CfgVal], need: Resource | None, count: int) -> Sequence[Pool]:  # noqa: ARG002
+        """See :class:`torchx.schedulers.kit.abilities.ListsNodes`."""
+        from torchx.schedulers.kubernetes.nodes import nodes
+
+        return pools_of(nodes(self._api(KubernetesOpts.from_cfg(cfg).context)), need)
 
     def diagnose(self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[KubernetesJob] | None = None) -> list[Check]:
         """See :class:`torchx.schedulers.kit.abilities.Diagnoses`."""

@@ -40,11 +40,13 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.inside import InsideProcess, Tty
     from torchx.schedulers.kit.inside.kept import Kept
     from torchx.schedulers.kit.logs import LogQuery
+    from torchx.schedulers.kit.nodes import Pool
     from torchx.schedulers.kit.simulations import Simulation
     from torchx.schedulers.local.images import CWDImageProvider, ImageProvider, LocalDirectoryImageProvider
     from torchx.schedulers.local.logs import LogIterator
     from torchx.schedulers.local.processes import PopenProtocol, SignalException
     from torchx.schedulers.local.request import ENV_CUDA_VISIBLE_DEVICES, PopenRequest, ReplicaParam
+    from torchx.specs.api import Resource
 
     _Jobs = list[ListAppResponse]  # within the class below, `list` is a method
     from torchx.schedulers.kit.metrics import ReplicaMetrics
@@ -268,6 +270,13 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         from torchx.schedulers.local import doctor
 
         return doctor.of_machine() if job is None or job._app is None else doctor.of_job(job.request, job._app)
+
+    def nodes(self, cfg: LocalOpts, need: Resource | None, count: int) -> Sequence[Pool]:  # noqa: ARG002
+        """See :class:`torchx.schedulers.kit.abilities.ListsNodes`; what other processes use is unknown."""
+        from torchx.schedulers.kit.nodes import Node, pools_of
+        from torchx.util.machine import cpu_count, gpu_ids, memory_mb
+
+        return pools_of([Node("this machine", cpu_count(), memory_mb(), len(gpu_ids()), free_gpus=-1)], need)
 
     def expected_id(self, dryrun_info: AppDryRunInfo[PopenRequest]) -> str:
         return dryrun_info.request.app_id

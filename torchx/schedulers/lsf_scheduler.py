@@ -69,6 +69,8 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.findings import Check
     from torchx.schedulers.kit.foreign import ForeignJobs
     from torchx.schedulers.kit.inside import InsideProcess, Tty
+    from torchx.schedulers.kit.nodes import Pool
+    from torchx.specs.api import Resource
 
 reexports(__name__)
 
@@ -180,6 +182,13 @@ class LsfScheduler(SiteWorkspaceMixin, SpecialJobs):
         from torchx.schedulers.lsf.export import export
 
         return export(self._submission(dryrun_info, self._here), dryrun_info.request.app)
+
+    def nodes(self, cfg: Mapping[str, CfgVal], need: Resource | None, count: int) -> Sequence[Pool]:  # noqa: ARG002
+        """See :class:`torchx.schedulers.kit.abilities.ListsNodes`."""
+        from torchx.schedulers.kit.nodes import pools_of
+        from torchx.schedulers.lsf.nodes import nodes
+
+        return pools_of(nodes(functools.partial(self.run_command, self._site_of(cfg))), need)
 
     def diagnose(self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[LsfBsub] | None = None) -> list[Check]:  # noqa: ARG002
         """See :class:`torchx.schedulers.kit.abilities.Diagnoses`."""

@@ -62,8 +62,10 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.findings import Check
     from torchx.schedulers.kit.inside import InsideProcess, Tty
+    from torchx.schedulers.kit.nodes import Pool
     from torchx.schedulers.kit.simulations import Simulation
     from torchx.schedulers.slurm.foreign import ForeignSlurmJobs
+    from torchx.specs.api import Resource
 
 reexports(__name__)
 
@@ -141,6 +143,11 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
             opts.extra = [*(opts.extra or ()), *self._after(wishes.after, opts)]
         if wishes.timeout_s:
             opts.time = clock(wishes.timeout_s)
+        if opts.partition == "auto":
+            from torchx.schedulers.slurm.nodes import first_to_start
+
+            run = functools.partial(self.run_command, self._site_of(cfg))
+            opts.partition = first_to_start(run, opts, app.roles)
         if wishes.retry:
             from torchx.schedulers.slurm.attempts import policy
 
@@ -214,6 +221,12 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
 
         dryrun_info.request.notify, dryrun_info.request.sample_s = False, 0  # without torchx nothing uses them
         return export(self._submission(dryrun_info, self._here), dryrun_info.request)
+
+    def nodes(self, cfg: Mapping[str, CfgVal], need: Resource | None, count: int) -> Sequence[Pool]:
+        """See :class:`torchx.schedulers.kit.abilities.ListsNodes`."""
+        from torchx.schedulers.slurm.nodes import pools
+
+        return pools(functools.partial(self.run_command, self._site_of(cfg)), SlurmOpts.from_cfg(cfg), need, count)
 
     def diagnose(
         self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[SlurmBatchRequest] | None = None

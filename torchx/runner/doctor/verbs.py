@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from torchx.errors import NotSupportedError
 from torchx.runner.watching.handling import Handles
-from torchx.specs.api import AppDef, CfgVal, Workspace
+from torchx.specs.api import AppDef, CfgVal, Resource, Workspace
 
 if TYPE_CHECKING:
     from torchx.runner.doctor.online import Progress
     from torchx.schedulers.kit.findings import Finding
+    from torchx.schedulers.kit.nodes import Pool
 
 
 class Checks(Handles):
@@ -46,6 +48,31 @@ class Checks(Handles):
             return online.ask(here.checks(self._backends, self.name()), within_s or WITHIN_S, progress)
         found = online.of_system(self, scheduler, cfg, within_s=within_s or WITHIN_S, progress=progress)
         return found + online.probe(self, scheduler, cfg, image, probe_timeout_s) if deep else found
+
+    def nodes(
+        self,
+        scheduler: str,
+        cfg: Mapping[str, CfgVal] | None = None,
+        need: Resource | None = None,
+        count: int = 1,
+    ) -> Sequence[Pool]:
+        """Return what the nodes of a scheduler have and what is free, by pool and shape of node.
+
+        Args:
+            need: size of a replica; the result then says where ``count`` of them fit, and when they would start.
+
+        Raises:
+            NotSupportedError: the scheduler has no nodes of which it could tell.
+        """
+        from torchx.schedulers.kit.abilities import ListsNodes
+
+        backend = self._scheduler(scheduler)
+        if not isinstance(backend, ListsNodes):
+            raise NotSupportedError(
+                f"`{scheduler}` cannot tell what its nodes have", hint="slurm, lsf, kubernetes and local_cwd can"
+            )
+        values = {key: setting.value for key, setting in self._settings(scheduler, cfg).items()}
+        return backend.nodes(values, need, count)
 
     def check(
         self,

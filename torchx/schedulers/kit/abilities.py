@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.inside import Duplex, InsideProcess, Tty
     from torchx.schedulers.kit.inside.kept import Kept
     from torchx.schedulers.kit.metrics import ReplicaMetrics
+    from torchx.schedulers.kit.nodes import Pool
     from torchx.schedulers.kit.simulations import Simulation
-    from torchx.specs.api import AppDryRunInfo, CfgVal, Role, runopts
+    from torchx.specs.api import AppDryRunInfo, CfgVal, Resource, Role, runopts
     from torchx.specs.tasks import TaskList
 
 
@@ -83,6 +84,14 @@ class Diagnoses(Ability):
         Args:
             job: the result of ``submit_dryrun``.
         """
+
+
+class ListsNodes(Ability):
+    """Can tell what its nodes have, and what is free."""
+
+    @abstractmethod
+    def nodes(self, cfg: Mapping[str, CfgVal], need: Resource | None, count: int) -> Sequence[Pool]:
+        """Return the pools of nodes, with what they have for a job of ``count`` replicas of the size ``need``."""
 
 
 class NamesRights(Ability):

@@ -90,7 +90,7 @@ class SlurmOpts(StructuredOpts):
     """request no memory; rarely needed: if a partition rejects the memory request, the job is resubmitted without it"""
 
     partition: str | None = None
-    """partition to submit to; default: the cluster's"""
+    """partition to submit to; `auto`: the one in which the job starts first; default: the cluster's"""
 
     qos: str | None = None
     """quality of service"""

@@ -1,0 +1,149 @@
+"""What is free: the answers of each scheduler as pools, and where a job of some size fits."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from torchx.cli.main import main
+from torchx.errors import BackendError
+from torchx.schedulers.kit.commands import Completed
+from torchx.schedulers.kit.nodes import Node, pools_of
+from torchx.schedulers.kubernetes import nodes as kube
+from torchx.schedulers.lsf.nodes import nodes as lsf_nodes
+from torchx.schedulers.slurm import nodes as slurm
+from torchx.schedulers.slurm.options import SlurmOpts
+from torchx.specs.api import GPU_TYPE, Resource, Role
+
+SINFO = """\
+gpu                 |mixed               |48/80/0/128         |1031000             |400000              |gpu:h100:8(S:0-1)   |gpu:h100:3(IDX:0-2) |
+gpu                 |idle                |0/128/0/128         |1031000             |0                   |gpu:h100:8(S:0-1)   |gpu:h100:0(IDX:N/A) |
+gpu                 |drained             |0/0/128/128         |1031000             |0                   |gpu:h100:8(S:0-1)   |gpu:h100:0(IDX:N/A) |
+cpu                 |allocated           |64/0/0/64           |1                   |0                   |(null)              |gpu:0               |
+garbage
+"""
+
+
+def run(answers: dict[str, Completed]) -> Any:
+    """A cluster that answers the commands that contain these words."""
+
+    def asked(argv: list[str], **_: Any) -> Completed:
+        text = " ".join(argv)
+        return next((done for word, done in answers.items() if word in text), Completed(argv, 0, "", ""))
+
+    return asked
+
+
+def done(stdout: str = "", stderr: str = "", code: int = 0) -> Completed:
+    return Completed(["x"], code, stdout, stderr)
+
+
+START = "sbatch: Job 17 to start at 2026-11-29T17:00:00 using 16 processors on nodes n1 in partition gpu"
+ANSWERS = {
+    "sinfo": done(SINFO),
+    "--partition=gpu": done(stderr=START),
+    "--partition=cpu": done(stderr="sbatch: error: Requested node configuration is not available", code=1),
+}
+
+
+def test_slurm() -> None:
+    """Free is what running jobs leave; drained nodes are in the pool, and not free. 1 MiB is no memory."""
+    need = Resource(4, 8, 1000, {GPU_TYPE: "h100"})
+    gpu, cpu = slurm.pools(run(ANSWERS), SlurmOpts(), need, 2)
+    assert (gpu.name, gpu.gpu, gpu.nodes, gpu.usable, gpu.gpus) == ("gpu", "h100", 3, 2, 8)
+    assert (gpu.free_cpus, gpu.free_gpus, gpu.free_memory_mb) == (208, 13, 631000 + 1031000)
+    assert gpu.fitting == 1 and gpu.start == 1795971600 and gpu.why == ""
+    assert (cpu.memory_mb, cpu.free_memory_mb, cpu.free_cpus, cpu.fitting, cpu.start) == (-1, -1, 0, 0, None)
+    assert cpu.why == "Requested node configuration is not available"
+
+
+def test_the_partition_that_starts_first() -> None:
+    """Of those that take the job; without any, the reasons are told."""
+    role = Role("r", "", resource=Resource(1, 0, 100))
+    assert slurm.first_to_start(run(ANSWERS), SlurmOpts(), [role]) == "gpu"
+    refused = {**ANSWERS, "--partition=gpu": done(stderr="sbatch: error: too large", code=1)}
+    with pytest.raises(BackendError, match="gpu: too large; cpu: Requested node"):
+        slurm.first_to_start(run(refused), SlurmOpts(), [role])
+
+
+def test_lsf() -> None:
+    """Slots and GPUs of hosts that take jobs; an LSF that knows no GPU fields has none."""
+    hosts = done("h1 ok 64 16\nh2 closed_Adm 64 0\nh3 closed_Full 8 8\nh4 unavail - -\n")
+    answers = {"ngpus": done("h1 8 2\nh2 8 0\nh3 - -\n"), "host_name status": hosts}
+    found = {pool.cpus: pool for pool in pools_of(lsf_nodes(run(answers)), Resource(32, 1, -1))}
+    assert (found[64].nodes, found[64].usable, found[64].free_cpus, found[64].free_gpus) == (2, 1, 48, 6)
+    assert found[64].fitting == 1 and found[8].fitting == 0
+    assert [node.gpus for node in lsf_nodes(run({"ngpus": done(code=255), "host_name status": hosts}))] == [0] * 4
+
+
+def pod(node: str, phase: str = "Running", **requests: str) -> dict[str, Any]:
+    named = {"nvidia.com/gpu" if k == "gpu" else k: v for k, v in requests.items()}
+    return {
+        "spec": {"nodeName": node, "containers": [{"resources": {"requests": named}}, {}]},
+        "status": {"phase": phase},
+    }
+
+
+NODE: dict[str, Any] = {
+    "metadata": {"name": "n1", "labels": {"eks.amazonaws.com/nodegroup": "a", "nvidia.com/gpu.product": "H100"}},
+    "spec": {"taints": [{"key": "nvidia.com/gpu", "effect": "NoSchedule"}]},
+    "status": {
+        "allocatable": {"cpu": "16", "memory": "64Gi", "nvidia.com/gpu": "8"},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    },
+}
+
+
+@pytest.mark.parametrize("may_list", [True, False])
+def test_kubernetes(may_list: bool) -> None:
+    """What pods ask for is taken, unless they have ended; without the right to list them it is unknown."""
+
+    class Api:
+        def items(self, path: str) -> list[dict[str, Any]]:
+            if path == "/api/v1/nodes":
+                master = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
+                return [NODE, {**NODE, "metadata": {"name": "n0"}, "spec": {"taints": [master]}}]
+            if not may_list:
+                raise BackendError("forbidden")
+            return [pod("n1", cpu="500m", memory="1Gi", gpu="3"), pod("n1", "Succeeded", cpu="9"), pod("", cpu="9")]
+
+    api: Any = Api()
+    ours, master = pools_of(kube.nodes(api), Resource(1, 4, 1024))
+    assert (ours.name, ours.gpu, ours.cpus, ours.gpus, ours.usable) == ("a", "H100", 16, 8, 1)
+    assert (master.name, master.usable) == ("nodes", 0)
+    found = (ours.free_cpus, ours.free_memory_mb, ours.free_gpus, ours.fitting)
+    assert found == ((15, 63 << 10, 5, 1) if may_list else (-1, -1, -1, -1))
+
+
+def test_a_size_that_fits_nowhere() -> None:
+    """Another type of GPU, or more memory than is free."""
+    node = Node("a", 8, 1000, 2, "v100", 8, 500, 2)
+    for need, count in (
+        (Resource(1, 1, 100), 1),
+        (Resource(1, 1, 100, {GPU_TYPE: "h100"}), 0),
+        (Resource(1, 0, 501), 0),
+    ):
+        assert pools_of([node], need)[0].fitting == count
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table, JSON, and what is not understood."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    main(["nodes", "-s", "local_cwd", "--gpu", "1"])
+    head, row = capsys.readouterr().out.splitlines()
+    assert head.split("\t")[-2:] == ["FIT NOW", "START"]
+    assert row.split("\t")[0] == "this machine" and f"{len(os.sched_getaffinity(0))} CPUs" in row and "2 GPUs" in row
+    main(["nodes", "--json"])
+    (pool,) = json.loads(capsys.readouterr().out)["pools"]
+    assert (pool["gpus"], pool["free_gpus"], pool["start"]) == (2, -1, None)
+    for wrong in (["--gpu", "h100:"], ["--mem", "x"], ["--gpu", ":8"], ["--nodes", "0"]):
+        with pytest.raises(SystemExit) as e:
+            main(["nodes", *wrong])
+        assert e.value.code == 2 and wrong[1] in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["nodes", "-s", "aws_batch", "-cfg", "queue=q"])
+    assert "cannot tell what its nodes have" in capsys.readouterr().err
