@@ -22,7 +22,7 @@ from torchx.schedulers.api import NONE, DescribeAppResponse, ListAppResponse, Sc
 from torchx.schedulers.kit.caps import COMMON
 from torchx.schedulers.local.jobs import ForeignError, LocalJob, LocalJobs, delete
 from torchx.schedulers.local.options import Opts
-from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, is_terminal, runopts
+from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Resource, is_terminal, runopts
 from torchx.specs.handles import JobId
 from torchx.supervisor.layout import COMBINED_LOG, METRICS_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
 from torchx.supervisor.reader import send_command, wait_for_end
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.local.logs import LogIterator
     from torchx.schedulers.local.processes import PopenProtocol, SignalException
     from torchx.schedulers.local.request import ENV_CUDA_VISIBLE_DEVICES, PopenRequest, ReplicaParam
-    from torchx.specs.api import Resource
 
     _Jobs = list[ListAppResponse]  # within the class below, `list` is a method
     from torchx.schedulers.kit.metrics import ReplicaMetrics
@@ -272,11 +271,9 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         return doctor.of_machine() if job is None or job._app is None else doctor.of_job(job.request, job._app)
 
     def nodes(self, cfg: LocalOpts, need: Resource | None, count: int) -> Sequence[Pool]:  # noqa: ARG002
-        """See :class:`torchx.schedulers.kit.abilities.ListsNodes`; what other processes use is unknown."""
-        from torchx.schedulers.kit.nodes import Node, pools_of
-        from torchx.util.machine import cpu_count, gpu_ids, memory_mb
+        from torchx.schedulers.local.resources import pools
 
-        return pools_of([Node("this machine", cpu_count(), memory_mb(), len(gpu_ids()), free_gpus=-1)], need)
+        return pools(need)
 
     def expected_id(self, dryrun_info: AppDryRunInfo[PopenRequest]) -> str:
         return dryrun_info.request.app_id
@@ -391,17 +388,14 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         return enter(self._need(app_id), role, k, argv, tty)
 
     def kept(self, app_id: str, role: str, k: int, cwd: str) -> Sequence[Kept]:
-        """See :class:`torchx.schedulers.kit.abilities.KeepsFiles`."""
         from torchx.schedulers.kit.inside.kept import folders
 
         return folders([cwd, self._need(app_id).replica_folder(role, k)])
 
     def shares_files(self, app_id: str) -> bool:
-        """See :class:`torchx.schedulers.kit.abilities.SharesFiles`."""
         return bool(app_id)
 
     def metrics(self, app_id: str) -> _Metrics | None:
-        """See :class:`torchx.schedulers.kit.abilities.ReportsUsage`."""
         from torchx.schedulers.kit.files import LocalFiles
         from torchx.schedulers.kit.metrics import read_kept
 

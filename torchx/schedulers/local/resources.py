@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torchx.schedulers.local.request import ENV_CUDA_VISIBLE_DEVICES, ReplicaParam
-from torchx.specs.api import AppDef, BindMount, DeviceMount
+from torchx.specs.api import AppDef, BindMount, DeviceMount, Resource
 from torchx.util.machine import cpu_count, gpu_ids, memory_mb
 from torchx.util.notices import logger
+
+if TYPE_CHECKING:
+    from torchx.schedulers.kit.nodes import Pool
 
 
 def share_gpus(role_params: dict[str, list[ReplicaParam]], app: AppDef) -> None:
@@ -56,3 +61,10 @@ def shortages(app: AppDef) -> list[str]:
 def _is_there(mount: object) -> bool:
     """Whether a path is mounted at itself, so that a local process sees it anyway."""
     return isinstance(mount, (BindMount, DeviceMount)) and mount.src_path == mount.dst_path
+
+
+def pools(need: Resource | None) -> list[Pool]:
+    """Return this machine; what other processes use of it is unknown."""
+    from torchx.schedulers.kit.nodes import Node, pools_of
+
+    return pools_of([Node("this machine", cpu_count(), memory_mb(), len(gpu_ids()), free_gpus=-1)], need)
