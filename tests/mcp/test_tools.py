@@ -206,6 +206,10 @@ def test_jobs_of_others(folder: Path, runner: Runner) -> None:
 
 
 HOSTILE = [
+    "$(id)",
+    "`id`",
+    "; rm -rf /",
+    "%00%2e%2e",
     "",
     "-",
     "--help",

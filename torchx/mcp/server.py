@@ -11,7 +11,7 @@ from typing import Any
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
-from mcp.types import CallToolResult, TextContent, ToolAnnotations
+from mcp.types import CallToolResult, EmptyResult, SetLevelRequestParams, TextContent, ToolAnnotations
 from pydantic import ValidationError
 
 from torchx import cli
@@ -67,7 +67,10 @@ def server(runner: Runner, allowed: tuple[str, ...], bounds: Bounds) -> MCPServe
         plans = name.startswith("plan_")
         hints = ToolAnnotations(read_only_hint=plans, destructive_hint=destroys, idempotent_hint=repeats)
         tools.append(_tool(getattr(acting, name), verb, hints))
-    return _Server("torchx", version=__version__, instructions=_INSTRUCTIONS, tools=tools, log_level="CRITICAL")
+    app = _Server("torchx", version=__version__, instructions=_INSTRUCTIONS, tools=tools, log_level="CRITICAL")
+    # Clients of older protocol versions set a level at the start; there are no log messages besides progress.
+    app._lowlevel_server.add_request_handler("logging/setLevel", SetLevelRequestParams, _accept)
+    return app
 
 
 def serve_http(app: MCPServer[Any], port: int, token: str | None, ready: Callable[[str, str], None]) -> None:
@@ -85,6 +88,10 @@ def serve_http(app: MCPServer[Any], port: int, token: str | None, ready: Callabl
     with listener:
         config = uvicorn.Config(guard, log_level="critical", access_log=False, server_header=False, proxy_headers=False)
         uvicorn.Server(config).run(sockets=[listener])
+
+
+async def _accept(*_: Any) -> EmptyResult:
+    return EmptyResult()
 
 
 class _Server(MCPServer[Any]):
