@@ -635,3 +635,20 @@ def test_a_group_of_tasks_of_nemo_run() -> None:
     gone.role_replicas = {"trainer": [0]}
     gone.kill()
     assert (gone.state, gone.role_replicas) == (AppState.SUCCEEDED, {"trainer": [0]})
+
+
+def test_a_host_that_has_no_name_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replicas meet at 127.0.0.1 where the file of hosts lacks `localhost`."""
+    import _socket
+
+    from torchx.schedulers.local import request
+
+    def nothing(*_: object) -> None:
+        raise _socket.gaierror("Name or service not known")
+
+    monkeypatch.setattr(_socket, "getaddrinfo", nothing)
+    request._this_host.cache_clear()
+    assert request._this_host() == "127.0.0.1"
+    request._this_host.cache_clear()
+    monkeypatch.undo()
+    assert request._this_host() in ("localhost", "127.0.0.1")

@@ -53,7 +53,7 @@ class Slurm:
     [
         ("preempt", ["scontrol requeue 7"]),
         ("timeout", ["scontrol update JobId=7 TimeLimit=1"]),
-        ("kill", ["scancel --signal=KILL 7.1"]),
+        ("kill", ["scancel --signal=STOP 7.1", "scancel --signal=KILL 7.1"]),
         ("hang", ["scancel --ctld --signal=STOP 7.1"]),
         (
             "node",
@@ -77,7 +77,7 @@ def test_the_replica_that_is_named() -> None:
     """A replica without a step does not run."""
     slurm = Slurm()
     slurm.plan("kill", ("w", 1)).make()
-    assert slurm.did == ["scancel --signal=KILL 7.0"]
+    assert slurm.did == ["scancel --signal=STOP 7.0", "scancel --signal=KILL 7.0"]
     with pytest.raises(BackendError, match="is not running"):
         slurm.plan("kill", ("w", 2))
 

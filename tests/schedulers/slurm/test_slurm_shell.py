@@ -132,3 +132,28 @@ def test_what_sbatch_said(stand_in: Path, said: str, shown: str) -> None:
     (stand_in / "sbatch").write_text(f"#!/bin/sh\ncat {stand_in}/said >&2\nexit 1\n")
     with pytest.raises(CommandError, match=re.escape(shown)):
         SlurmScheduler("s").submit(job(), {})
+
+
+def test_accounting_that_is_out_of_reach(stand_in: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is said once a command, and not asked again at once."""
+    (stand_in / "sacct").write_text(
+        f"#!/bin/sh\necho x >>{stand_in}/asked\necho 'sacct: error: Connection refused' >&2\nexit 1\n"
+    )
+    scheduler = SlurmScheduler("s", sleep=lambda _: None)
+    for _ in range(3):
+        scheduler.list()
+        scheduler.describe("7")
+    assert [record.getMessage() for record in caplog.records] == [
+        "Slurm's accounting cannot be queried: `sacct` failed: sacct: error: Connection refused"
+    ]
+    assert len((stand_in / "asked").read_text().split()) < 6
+
+
+def test_what_a_hanging_command_said(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as Slurm's words about a configuration that is not there."""
+    (stand_in / "squeue").write_text("#!/bin/sh\necho 'squeue: error: cannot stat file /x' >&2\nexec sleep 60\n")
+    monkeypatch.setattr(sites, "_LEAST_S", 0.5)
+    scheduler = SlurmScheduler("s")
+    said = re.escape("s: squeue: error: cannot stat file /x")
+    with pytest.raises(TransientError, match=f"did not answer within .*{said}"), sites.within(0.3):
+        scheduler.run_command(scheduler._here, ["squeue"])

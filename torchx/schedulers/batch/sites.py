@@ -222,7 +222,7 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
             spent += time.monotonic() - began + pause
             if spent > patience_s:
                 raise failure
-            if pause == FIRST_PAUSE_S:
+            if pause == FIRST_PAUSE_S and patience_s > MAX_PAUSE_S:
                 logger("torchx.schedulers").warning("%s; trying again for %g s", failure, patience_s)
             self._sleep(pause)
             pause = min(pause * 2, MAX_PAUSE_S)
@@ -230,7 +230,7 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
 
     def _by_name(self, error: TransientError) -> TransientError:
         """Return the error with the name of the scheduler's program instead of the shell that runs it."""
-        if self.submits and (found := re.match(r"`(?:ba)?sh`", error.message)):
+        if self.submits and (found := re.match(r"`(?:/bin/)?bash`", error.message)):
             return type(error)(f"`{self.submits}`{error.message[found.end() :]}", hint=error.hint)
         return error
 

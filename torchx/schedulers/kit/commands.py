@@ -149,7 +149,9 @@ class LocalCommandRunner:
                 hint="run this where the scheduler's own commands work",
             ) from e
         except subprocess.TimeoutExpired as e:
-            raise TransientError(f"`{program_of(argv)}` did not answer within {timeout:g} s") from e
+            said = telling((e.stderr or b"").decode("utf-8", "replace") if isinstance(e.stderr, bytes) else "", "")
+            late = f"`{program_of(argv)}` did not answer within {timeout:g} s"
+            raise TransientError(f"{late}: {said}" if said else late) from e
         except (OSError, ValueError) as e:
             raise CommandError(f"`{argv[0]}` cannot be started: {e}", argv=list(argv), returncode=126) from e
         return Completed(list(argv), process.returncode, stdout, stderr)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -119,7 +120,7 @@ def render_request(
         role = replica.role
         folder = replica_folder(logs, role.name, replica.k)
         role.env.setdefault(ENV_ERROR_FILE, f"{folder}/{ERROR_FILE}")
-        role.env.setdefault(ENV_RANK0_HOST, "localhost")
+        role.env.setdefault(ENV_RANK0_HOST, _this_host() if role.num_replicas > 1 else "localhost")
         if search:
             role.env["PATH"] = os.pathsep.join([*search, role.env.get("PATH") or path])
         files = (f"{folder}/{name}" for name in (STDOUT_LOG, STDERR_LOG, COMBINED_LOG))
@@ -252,3 +253,15 @@ def _shown(k: int, param: ReplicaParam) -> list[str]:
         lines.append(f"      logs: {os.path.dirname(param.stdout)}")
     lines += [f"      {name}={value}" for name, value in sorted(mask_env(param.env).items())]
     return lines
+
+
+@functools.cache
+def _this_host() -> str:
+    """Return the name of this host for its own processes: some files of hosts lack it."""
+    import _socket
+
+    try:
+        _socket.getaddrinfo("localhost", None)
+    except OSError:
+        return "127.0.0.1"
+    return "localhost"

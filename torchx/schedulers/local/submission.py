@@ -192,6 +192,6 @@ def _free_port() -> int:
     import socket
 
     with socket.socket() as s:
-        s.bind(("localhost", 0))
+        s.bind(("127.0.0.1", 0))
         port: int = s.getsockname()[1]
         return port

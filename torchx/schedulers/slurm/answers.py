@@ -29,7 +29,11 @@ _MIB = 1 << 20
 _OVER_MEMORY = re.compile(r"exceeded (?:job )?memory limit(?: \((\d+) > (\d+)\))?", re.IGNORECASE)
 _OOM_KILL = re.compile(r"oom[-_ ]?kill|OOM Killed|out[- ]of[- ]memory", re.IGNORECASE)
 NODE_FAILURE = re.compile(r"Node failure on (\S+)")
-_SAID = re.compile(r"^(?:slurmstepd\S*|srun|sbatch|slurmd\S*|torchx): (?:error: |fatal: )?(.*)$", re.MULTILINE)
+_SAID = re.compile(
+    r"^(?:(?:slurmstepd\S*|srun|sbatch|slurmd\S*|torchx): (?:error: |fatal: )?"
+    r"|\S*(?:slurm_script|job\.sh): line \d+: )(.*)$",  # of bash, which could not start srun
+    re.MULTILINE,
+)
 _NO_NEWS = re.compile(
     r"^Job step aborted|^\*\*\*|task \S+: (Exited with exit code|Killed|Terminated)|^got SIGCONT|^forcing job"
 )

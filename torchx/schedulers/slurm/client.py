@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Sequence
 
 from torchx.errors import BackendError, ParseError
@@ -43,6 +44,7 @@ _HINTS = (
 )
 _MAX_IDS = 500  # per command
 _ACCOUNTING_PATIENCE_S = 2.0  # short: it only adds details
+_ACCOUNTING_PAUSE_S = 30.0
 
 
 def hint_for(stderr: str) -> str:
@@ -106,6 +108,7 @@ class SlurmQueries:
     def __init__(self, run: Callable[..., Completed]) -> None:
         self._run = run
         self._has_accounting = True
+        self._accounting_from = 0.0  # it is not queried before, because it did not answer
         self._seen: dict[str, JobRecord] = {}  # parsed lines of the last answer about all of the user's jobs
 
     def jobs(self, app_ids: Sequence[str] | None, *, tasks: bool = False) -> Records:
@@ -156,12 +159,14 @@ class SlurmQueries:
                 return []
             return parse_sacct(done.check().stdout)
 
-        if not self._has_accounting:
+        if not self._has_accounting or time.monotonic() < self._accounting_from:
             return {}
         try:
             return self._ask(app_ids, ask)
         except BackendError as e:
-            logger("torchx.schedulers").warning("Slurm's accounting cannot be queried: %s", e)
+            if not self._accounting_from:
+                logger("torchx.schedulers").warning("Slurm's accounting cannot be queried: %s", e)
+            self._accounting_from = time.monotonic() + _ACCOUNTING_PAUSE_S
             return {}
 
     def named(self, name: str, age_s: float) -> str:

@@ -54,9 +54,16 @@ def simulation(
     if fault == "node":
         return _node_fails(run, host)
     argv = ["scancel", *_SIGNALS[fault], step]
+    do = partial(_kill if fault == "kill" else _do, run, argv)
     signal = argv[-2].replace("--signal=", "SIG")
     says = f"`{' '.join(argv)}`: the processes of replica {replica[0]}/{replica[1]} on {host} get {signal}"
-    return Simulation(says, partial(_do, run, argv))
+    return Simulation(says, do)
+
+
+def _kill(run: Run, argv: list[str]) -> None:
+    """Kill all processes of a step at once: Slurm kills one by one, and a shell goes on when its command has ended."""
+    run(["scancel", "--signal=STOP", argv[-1]])
+    _do(run, argv)
 
 
 def _do(run: Run, argv: list[str]) -> None:
