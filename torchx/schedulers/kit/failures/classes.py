@@ -80,12 +80,21 @@ def is_wrapper(link: Link) -> bool:
     return row is not None and not row.kind and (not row.aftermath or "Child" in row.text)
 
 
+def is_vague(links: Sequence[Link]) -> bool:
+    """Return whether exceptions say that something failed, and not what."""
+    return all(is_wrapper(link) or _of_link(link)[0] == "unknown" for link in links)
+
+
 def _has_lost_peer(link: Link) -> bool:
     return any(row.aftermath and not row.kind and row.search(str(link)) for row in rows(EXCEPTION))
 
 
 def _by_program(failure: Failure) -> tuple[str, str, Row | None]:
     links = _links(failure)
+    if not links or is_vague(links):
+        for line in failure.message.splitlines():
+            if row := first(LINE, line):
+                return row.kind, line, row
     for link in links:
         kind, row = _of_link(link)
         if kind:
@@ -97,9 +106,6 @@ def _by_program(failure: Failure) -> tuple[str, str, Row | None]:
         return kind, _first(said), row
     if links:
         return "error", _first(str(links[0])), None
-    for line in failure.message.splitlines():
-        if row := first(LINE, line):
-            return row.kind, line, row
     if failure.signal:
         return _BY_SIGNAL.get(failure.signal, "error"), "", None
     if failure.exit_code is None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from signal import Signals, strsignal
 
 from torchx.schedulers.kit.failures import SHELL, Evidence, signal_name
-from torchx.schedulers.kit.failures.classes import classify, is_aftermath, is_wrapper
+from torchx.schedulers.kit.failures.classes import classify, is_aftermath, is_vague, is_wrapper
 from torchx.schedulers.kit.failures.lines import clean
 from torchx.schedulers.kit.failures.row import LAUNCHER, LINE
 from torchx.schedulers.kit.failures.signatures import first, in_lines, note_all
@@ -187,10 +187,14 @@ def _last_trace(traces: Sequence[Trace], lines: Sequence[str], end: Failure) -> 
 
 def _of_trace(trace: Trace, lines: Sequence[str], end: Failure) -> Failure:
     text = "\n".join(bounded(line, _LINE_CHARS) for line in lines[trace.start : trace.end]).rstrip()
-    if _is_wrapper(trace):
+    message = trace.message
+    if is_vague(trace.links):  # what was printed above says more
         end = _reported([trace.message], end)
-    above = [line for line in lines[: trace.start] if _says(line)] if _is_wrapper(trace) else []
-    message = f"{above[-1].strip()}\n-> {trace.message}" if above else trace.message
+        above = [line for line in lines[: trace.start] if _says(line)]
+        signed = _signed(above, replace(end, signal="SIGABRT")) or (
+            above[-1].strip() if _is_wrapper(trace) and above else "",
+        )
+        message = f"{signed[0]}\n-> {message}" if signed[0] else message
     return replace(end, message=message, traceback=text)
 
 

@@ -71,8 +71,9 @@ CLUSTERS = (
     Row("network", LINE, "TCP connection", r"unable to (?:complete|establish|make) a TCP connection|failed to (?:complete|establish) a TCP connection", aftermath=True, of="Open MPI", example="A process or daemon was unable to complete a TCP connection"),
     Row("network", LINE, "MPI failed to TCP connect", aftermath=True, of="Open MPI 4", example="WARNING: Open MPI failed to TCP connect to a peer MPI process.  This"),
     Row("network", LINE, "UCX", r"UCX +ERROR .*(?:Endpoint|endpoint|Transport retry count exceeded|Connection|connect|timed? ?out|unreachable|Remote access)", aftermath=True, of="UCX", example="[1764410441.113] [n1:77 :0] ib_mlx5_log.c:171 UCX  ERROR Transport retry count exceeded on mlx5_0:1/IB (synd 0x15 vend 0x81 hw_synd 0/0)"),
-    Row("network", LINE, "OFI", r"OFI (?:poll|\w+) failed .*(?:Transport endpoint|Connection|unreachable|Input/output|timed out|No route)", aftermath=True, of="MPICH, Cray MPICH", example="MPIDI_OFI_handle_cq_error(1042)..: OFI poll failed (ofi_events.c:1042:MPIDI_OFI_handle_cq_error:Transport endpoint is not connected)"),
+    Row("network", LINE, "OFI", r"\bOFI\b.* failed\b.*(?:Transport endpoint|Connection|unreachable|Input/output|timed out|No route)", aftermath=True, of="MPICH, Cray MPICH", example="MPIDI_OFI_handle_cq_error(1042)..: OFI poll failed (ofi_events.c:1042:MPIDI_OFI_handle_cq_error:Transport endpoint is not connected)"),
     Row("network", LINE, "PMIX ERROR", r"PMIX ERROR: (?:PMIX_ERR_)?(?:UNREACHABLE|LOST[-_]CONN\w*|COMM[-_]FAILURE|TIMEOUT)", aftermath=True, of="PMIx", example="[n1:77] PMIX ERROR: UNREACHABLE in file ../../../src/server/pmix_server.c at line 2198"),
+    Row("network", LINE, "btl_", r"btl_(?:tcp|openib)\w*.*(?:failed: |RETRY EXCEEDED|timed out|unreachable)", aftermath=True, of="Open MPI before 5", example="[n1][[123,1],0][btl_tcp_frag.c:242:mca_btl_tcp_frag_recv] mca_btl_tcp_frag_recv: readv failed: Connection reset by peer (104)"),
     Row("network", LINE, "retry counter exceeded", r"(?:transport|RNR) retry counter exceeded|IBV_WC_RETRY_EXC_ERR", aftermath=True, of="libibverbs", example="error polling for completion: status 12 (transport retry counter exceeded)"),
     Row("network", LINE, "Temporary failure in name resolution", of="glibc: the name server did not answer", example="ssh: Could not resolve hostname n2: Temporary failure in name resolution"),
     Row("error", LINE, "Could not resolve hostname", of="OpenSSH", example="ssh: Could not resolve hostname n9: Name or service not known"),
@@ -93,6 +94,9 @@ REPORTS = (
     Row("", LAUNCHER, "(exitcode: ", r"failed \(exitcode: (?P<code>-?\d+)\) (?:local_rank: \d+ \(pid: \d+\) )?of", of="torchrun", example="E1129 10:00:41.113 77 torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: -9) local_rank: 0 (pid: 80) of binary: /usr/bin/python3"),
     Row("", LAUNCHER, "died with <Signals.", r"died with <Signals\.(?P<signal>SIG\w+)", of="Python", example="subprocess.CalledProcessError: Command '['a']' died with <Signals.SIGKILL: 9>."),
     Row("", LAUNCHER, "terminated with code ", r"Child process with PID \d+ terminated with code (?P<code>-?\d+)", of="Lightning", example="[rank: 0] Child process with PID 80 terminated with code -9. Forcefully terminating all other processes to avoid zombies"),
+    Row("", LAUNCHER, "crashed with exit code ", r"Rank \d+ crashed with exit code (?P<code>-?\d+)", of="Composer", example="ERROR:composer.cli.launcher:Rank 3 crashed with exit code -9."),
+    Row("", LAUNCHER, "exited with code ", r"[Gg]lobal rank \d+ \(PID \d+\) exited with code (?P<code>-?\d+)", of="Composer", example="ERROR:composer.cli.launcher:Global rank 0 (PID 80) exited with code -15"),
+    Row("", LAUNCHER, "for all training processes to terminate", of="Composer", example="Waiting up to 30 seconds for all training processes to terminate. Press Ctrl-C to exit immediately."),
     Row("", LAUNCHER, "exit with status code", r"[Pp]rocess \d+ exit with status code (?P<code>-?\d+)", of="Horovod", example="Process 0 exit with status code 137."),
     Row("", LAUNCHER, "task", r"^srun: error: \S+: tasks? [\d,-]+: (?P<signal>[A-Z][a-z ]+[a-z])(?: \(core dumped\))?$", of="Slurm", example="srun: error: n1: task 0: Killed"),
     *(
@@ -102,4 +106,4 @@ REPORTS = (
     Row("", LAUNCHER, "exit code ", r"^srun: error: \S+: tasks? [\d,-]+: Exited with exit code (?P<code>\d+)", of="Slurm", example="srun: error: n1: task 0: Exited with exit code 247"),
 )
 # fmt: on
-ROWS = (*FILES, *MEMORY, *LIMITS, *IMAGES, *SHELLS, *CLUSTERS, *REPORTS)
+ROWS = (*CLUSTERS, *FILES, *MEMORY, *LIMITS, *IMAGES, *SHELLS, *REPORTS)

@@ -33,7 +33,7 @@ SLURM = (
     Row("node", SYSTEM, "LAUNCH_FAILED", of="Slurm", link=_SLURM, example="LAUNCH_FAILED"),
     Row("node", SYSTEM, "failed on node", r"Task launch for .* failed on node", of="Slurm", example="srun: error: Task launch for StepId=12.0 failed on node n1: Socket timed out on send/recv operation"),
     Row("node", SYSTEM, "Error configuring interconnect", of="Slurm", example="srun: error: task 0 launch failed: Error configuring interconnect"),
-    Row("node", SYSTEM, "launch failed", r"launch failed: (?:Slurmd could not connect IO|Slurmd could not set up environment|Communication connection failure|Unspecified error|Prolog failed)", of="Slurm", example="srun: error: task 0 launch failed: Slurmd could not connect IO"),
+    Row("node", SYSTEM, "launch failed", r"launch failed: (?!.*(?:No such file|Permission denied|not found|Memory required))", of="Slurm", example="srun: error: task 0 launch failed: Slurmd could not connect IO"),
     Row("node", SYSTEM, "rolog", r"(?:launch|[Pp]rolog) failed|[Pp]rolog (?:error|exited)|batch launch failure", of="Slurm", example="slurmd: error: prolog failed: rc:256 output:GPU unhealthy"),
     Row("node", SYSTEM, "_unpack_batch_job_msg", of="Slurm", example="slurmstepd: error: _unpack_batch_job_msg"),
     Row("network", SYSTEM, "Unable to contact slurm controller", of="Slurm", example="srun: error: Unable to contact slurm controller (connect failure)"),
