@@ -40,7 +40,7 @@ FOLDERS = {
     "ui": ("chromium", "docker", "slurm"),
     "compat": ("docker", "slurm"),
     "clients": ("docker", "slurm"),
-    "mcp": ("slurm",),
+    "mcp": ("docker", "slurm"),
     "kubernetes": ("docker", "mlflow"),
 }
 """Folder of ``tests/backends`` to the parts that its tests use, in the order in which the folders are best run: two run
