@@ -407,9 +407,9 @@ def test_push_events_on_a_terminal() -> None:
         "",
         "Pushing r.io/x:1: 0/1 layers",
         "Pushing r.io/x:1: 1/2 layers",
-        "Pushing r.io/x:1: 1/2 layers, 0.5/4.0 MB",
-        "Pushing r.io/x:1: 1/2 layers, 4.0/4.0 MB",
-        "Pushing r.io/x:1: 2/2 layers, 4.0/4.0 MB",
+        "Pushing r.io/x:1: 1/2 layers, 488 KiB/3.8 MiB",
+        "Pushing r.io/x:1: 1/2 layers, 3.8 MiB/3.8 MiB",
+        "Pushing r.io/x:1: 2/2 layers, 3.8 MiB/3.8 MiB",
         "",
     ]
 
@@ -453,7 +453,7 @@ def test_transfer_never_sends_more_than_everything() -> None:
     clock = iter(range(100))
     transfer = Transfer(Display(out, clock=lambda: float(next(clock))), "Pushing")
     transfer.layer("a", sent=10_000_000, size=5_000_000)
-    assert out.getvalue() == "\rPushing: 0/1 layers, 5.0/5.0 MB\x1b[K"
+    assert out.getvalue() == "\rPushing: 0/1 layers, 4.8 MiB/4.8 MiB\x1b[K"
 
 
 def test_options() -> None:

@@ -16,6 +16,7 @@ from torchx.cli.render import document
 from torchx.errors import HandleError, NotFoundError, TorchXError
 from torchx.runner import Runner
 from torchx.runner.show.json_output import handle_fields
+from torchx.util.strings import size_text
 from torchx.util.term import is_tty
 from torchx.workspace.private import is_private_name
 
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from torchx.runner.inside.copy import Copied
 
 _EVERY_S = 0.2
-_MB = 1_000_000
 
 
 class CmdCp(RunnerCommand):
@@ -89,7 +89,7 @@ def fetch_at_end(runner: Runner, handle: str) -> None:
 
 def _summary(done: Copied) -> str:
     again = f", {done.skipped} were there" if done.skipped else ""
-    return f"{done.files} file{'s' * (done.files != 1)}, {done.bytes / _MB:.1f} MB{again}"
+    return f"{done.files} file{'s' * (done.files != 1)}, {size_text(done.bytes)}{again}"
 
 
 def _say_left_out(names: Iterable[str], *, hidden: Callable[[str], bool] = lambda _: False) -> None:
@@ -110,7 +110,7 @@ class _Progress:
         now = time.monotonic()
         if now >= self._last + _EVERY_S:
             self._last = now
-            progress(f"{self._bytes / _MB:.1f} MB, {self._bytes / _MB / (now - self._began):.1f} MB/s")
+            progress(f"{size_text(self._bytes)}, {size_text(self._bytes / (now - self._began))}/s")
 
 
 def _in_replica(runner: Runner, text: str) -> tuple[str, Replica, str] | None:

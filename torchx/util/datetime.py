@@ -20,16 +20,16 @@ def local_time(seconds: float) -> str:
 
 
 def ago(seconds: float, *, now: float | None = None) -> str:
-    """Format how long ago a Unix time was, in the largest unit that gives at least 2.
+    """Format how long ago a Unix time was, as :func:`duration` does, without a second unit that says little.
 
-    >>> ago(0, now=30), ago(0, now=5400), ago(0, now=3 * 3600 + 5), ago(0, now=86400 * 3)
-    ('30 s ago', '90 min ago', '3 h ago', '3 d ago')
+    >>> ago(0, now=30), ago(0, now=72), ago(0, now=5400), ago(0, now=13 * 3600 + 300), ago(0, now=86400 * 3)
+    ('30 s ago', '1 min 12 s ago', '1 h 30 min ago', '13 h ago', '3 d ago')
     """
-    past = max((time.time() if now is None else now) - seconds, 0)
-    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
-        if past >= 2 * size:
-            return f"{past // size:.0f} {unit} ago"
-    return f"{int(past)} s ago" if past >= 1 else "just now"
+    past = int(max((time.time() if now is None else now) - seconds, 0))
+    if not past:
+        return "just now"
+    number, unit, *rest = _in_units(past)
+    return " ".join([number, unit, *(rest if len(number) == 1 else ()), "ago"])
 
 
 def duration(seconds: float) -> str:
@@ -38,11 +38,12 @@ def duration(seconds: float) -> str:
     >>> duration(0.31), duration(42), duration(187), duration(7500), duration(200_000)
     ('0.3 s', '42 s', '3 min 7 s', '2 h 5 min', '2 d 7 h')
     """
-    if seconds < 10:
-        return f"{max(seconds, 0):.1f} s"
-    whole = int(seconds)
+    return f"{max(seconds, 0):.1f} s" if seconds < 10 else " ".join(_in_units(int(seconds)))
+
+
+def _in_units(seconds: int) -> list[str]:
     for unit, size, smaller, small in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
-        if whole >= size:
-            rest = whole % size // small
-            return f"{whole // size} {unit}" + (f" {rest} {smaller}" if rest else "")
-    return f"{whole} s"
+        if seconds >= size:
+            rest = seconds % size // small
+            return [str(seconds // size), unit, *([str(rest), smaller] if rest else [])]
+    return [str(seconds), "s"]

@@ -19,6 +19,7 @@ from typing import Any, TextIO, TypeVar
 from torchx.errors import NotSupportedError
 from torchx.specs.api import Workspace
 from torchx.util.records import dataclass
+from torchx.util.strings import size_text
 from torchx.version import __version__
 from torchx.workspace import content
 from torchx.workspace.content import Entry
@@ -28,7 +29,7 @@ from torchx.workspace.images.docker_context import TORCHX_DOCKERFILE, own_docker
 from torchx.workspace.images.layers import MAX_LAYERS, Item, Layer, Pushed, arrange, item, pack
 from torchx.workspace.images.names import ImageName
 from torchx.workspace.images.oci_base import BaseImage, resolve
-from torchx.workspace.images.progress import Display, megabytes
+from torchx.workspace.images.progress import Display
 from torchx.workspace.images.registry import DOCKER_MANIFEST, OCI_MANIFEST, PUSH, Blob, Manifest, Registry
 
 T = TypeVar("T")
@@ -190,7 +191,7 @@ def push_visibly(builder: ImageBuilder, plan: Plan, *, quiet: bool = False, stre
         with lock:
             sent += size
             done += complete
-        display.doing(f"Pushing {name}: {done}/{total} layers, {megabytes(sent)} MB sent")
+        display.doing(f"Pushing {name}: {done}/{total} layers, {size_text(sent)} sent")
 
     try:
         builder.push(plan, progress)
@@ -199,7 +200,7 @@ def push_visibly(builder: ImageBuilder, plan: Plan, *, quiet: bool = False, stre
     if plan.manifest is None:
         display.line(f"{name} is in the registry already")
     else:
-        display.line(f"Pushed {name}, {megabytes(sent)} MB sent")
+        display.line(f"Pushed {name}, {size_text(sent)} sent")
 
 
 def refuse_dockerfile(workspace: Workspace) -> None:

@@ -164,7 +164,7 @@ def test_out_of_memory_is_the_cause(scheduler: DockerScheduler, submit: Job, eve
     put_file(scheduler, f"{app_id}-r-0", "go")
     found = ended(scheduler, app_id)
     assert found.state is AppState.FAILED
-    assert "out of memory: the container reached its limit of 64 MB" in found.msg
+    assert "out of memory: the container reached its limit of 64 MiB" in found.msg
 
 
 def test_a_container_removed_behind_our_back(scheduler: DockerScheduler, submit: Job, meet: Path) -> None:

@@ -232,7 +232,7 @@ class TestDryrun:
             "  app-1-r-0: prog --id 0",
             "    image: img",
             '    mounts: [{"Type":"bind","Source":"/a","Target":"/b","ReadOnly":false}]',
-            "    shm_size: 512 MB",
+            "    shm_size: 512 MiB",
             "    nano_cpus: 2 CPUs",
         ]
 
@@ -401,7 +401,7 @@ class TestAnswers:
         details["State"]["OOMKilled"] = True
         details["HostConfig"] = {"Memory": 64 << 20}
         assert (
-            "killed by SIGKILL: out of memory: the container reached its limit of 64 MB"
+            "killed by SIGKILL: out of memory: the container reached its limit of 64 MiB"
             in scheduler.describe(app_id).msg
         )
 

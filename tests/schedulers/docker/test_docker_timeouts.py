@@ -153,7 +153,7 @@ def test_faults_of_containers() -> None:
     api.did.clear()
     simulation(api, of, "hang", ("r", 0)).make()
     assert api.did == [("exec", "kill -STOP -1"), ("r-0", "SIGSTOP")]
-    assert "64 MB" in simulation(api, of, "oom", ("r", 0)).says
+    assert "64 MiB" in simulation(api, of, "oom", ("r", 0)).says
 
 
 @pytest.mark.parametrize(

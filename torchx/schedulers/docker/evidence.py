@@ -19,6 +19,7 @@ from torchx.specs.api import AppState
 from torchx.specs.failures import parse_failure
 from torchx.specs.wishes.retries import Attempt, read_attempts
 from torchx.util.records import dataclass, field
+from torchx.util.strings import size_text
 from torchx.workspace.images import archive
 from torchx.workspace.images.engine_errors import NO_PROGRAM, meaning_of
 
@@ -173,7 +174,7 @@ class Look:
         reason = ""
         if container.id in self._past.out_of_memory or _state(details).get("OOMKilled"):
             limit = (details.get("HostConfig") or {}).get("Memory") or 0
-            size = f" of {limit / (1 << 20):g} MB" if limit else ""
+            size = f" of {size_text(limit)}" if limit else ""
             reason = f"out of memory: the container reached its limit{size} (`OOMKilled`)"
         return Evidence(
             error_file=_error_file(self._client, container.id, details),

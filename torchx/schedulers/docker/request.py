@@ -212,10 +212,10 @@ def _readable(name: str, value: object) -> str:
     """Return an argument of ``create`` in readable units.
 
     >>> _readable("mem_limit", 1 << 30), _readable("nano_cpus", 1500000000), _readable("ports", {"80/tcp": 80})
-    ('1024 MB', '1.5 CPUs', '{"80/tcp":80}')
+    ('1024 MiB', '1.5 CPUs', '{"80/tcp":80}')
     """
     if name in ("mem_limit", "shm_size") and isinstance(value, int):
-        return f"{value / (1 << 20):g} MB"
+        return f"{value / (1 << 20):g} MiB"
     if name == "nano_cpus" and isinstance(value, int):
         return f"{value / 1e9:g} CPUs"
     return value if isinstance(value, str) else _as_json(value)

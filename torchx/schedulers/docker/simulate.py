@@ -11,6 +11,7 @@ from torchx.schedulers.docker.client import stop_all
 from torchx.schedulers.docker.containers import Container, Job
 from torchx.schedulers.kit.simulations import Simulation, cannot
 from torchx.specs.api import AppState, is_terminal
+from torchx.util.strings import size_text
 from torchx.workspace.images.engine_errors import engine_errors
 
 _WHY_NOT = {
@@ -50,7 +51,7 @@ def simulation(client: Any, job: Job, fault: str, replica: tuple[str, int]) -> S
                 f"container {container.name} has no memory limit, and filling the machine's memory would affect others",
                 hint="submit the job with `--memMB`",
             )
-        says, make = f"has its {limit >> 20} MB filled up, from inside", partial(_inside, client, container, _FILL)
+        says, make = f"has its {size_text(limit)} filled up, from inside", partial(_inside, client, container, _FILL)
     return Simulation(f"container {container.name} {says}", make)
 
 

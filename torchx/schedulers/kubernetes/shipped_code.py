@@ -22,11 +22,12 @@ from torchx.specs.api import Workspace
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 from torchx.util.redaction import learn
+from torchx.util.strings import size_text
 from torchx.workspace import content
 from torchx.workspace.content import FILE, Entry
 from torchx.workspace.docker_workspace import TORCHX_DOCKERFILE
 from torchx.workspace.images import archive
-from torchx.workspace.images.progress import Display, megabytes
+from torchx.workspace.images.progress import Display
 
 AUTO, BUCKET, INLINE, REGISTRY = "auto", "bucket", "inline", "registry"
 WAYS = (AUTO, BUCKET, INLINE, REGISTRY)
@@ -272,11 +273,11 @@ def _send(code: BucketCode, fs: Any, path: str) -> None:
         with tempfile.NamedTemporaryFile(prefix="torchx-code-") as file:
             for block in archive_of(entries):
                 file.write(block)
-                display.doing(f"Packing the code: {megabytes(file.tell())} MB")
+                display.doing(f"Packing the code: {size_text(file.tell())}")
             file.flush()
             size = file.tell()
             fs.put_file(file.name, path, callback=_progress(display, name, size))
-        display.line(f"Uploaded the code to {name}, {megabytes(size)} MB")
+        display.line(f"Uploaded the code to {name}, {size_text(size)}")
     finally:
         display.close()
 
@@ -288,6 +289,6 @@ def _progress(display: Any, name: str, size: int) -> Any:
         """Shows how much has been uploaded."""
 
         def call(self, *_: object, **__: object) -> None:
-            display.doing(f"Uploading the code to {name}: {megabytes(self.value)}/{megabytes(size)} MB")
+            display.doing(f"Uploading the code to {name}: {size_text(self.value)}/{size_text(size)}")
 
     return Progress(size=size)

@@ -8,6 +8,7 @@ from torchx.schedulers.local.request import ENV_CUDA_VISIBLE_DEVICES, ReplicaPar
 from torchx.specs.api import AppDef, BindMount, DeviceMount, Resource
 from torchx.util.machine import cpu_count, gpu_ids, memory_mb
 from torchx.util.notices import logger
+from torchx.util.strings import size_text
 
 if TYPE_CHECKING:
     from torchx.schedulers.kit.nodes import Pool
@@ -50,12 +51,16 @@ def shortages(app: AppDef) -> list[str]:
     memory = sum(max(resource.memMB, 0) * count for resource, count in asked)
     short = []
     if cpus > cpu_count():
-        short.append(f"{cpus} CPUs of {cpu_count()}")
+        short.append((f"{cpus} CPUs", str(cpu_count())))
     if gpus and gpus > len(gpu_ids()):
-        short.append(f"{gpus} GPUs of {len(gpu_ids())}")
+        short.append((f"{gpus} GPU{'s' * (gpus > 1)}", str(len(gpu_ids()))))
     if memory_mb() and memory > memory_mb():
-        short.append(f"{memory} MB of memory of {memory_mb()} MB")
-    return [f"the replicas ask for more than this machine has ({', '.join(short)})"] if short else []
+        short.append((f"{size_text(memory << 20)} of memory", size_text(memory_mb() << 20)))
+    if not short:
+        return []
+    (wanted, there), *more = short
+    others = "".join(f"; and for {w}, it has {t}" for w, t in more)
+    return [f"the job asks for {wanted}, this machine has {there}{others}"]
 
 
 def _is_there(mount: object) -> bool:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
+from torchx.util.strings import size_text
 from torchx.util.term import fit, is_tty, printable, width
 
 _REFRESH_S = 0.1
@@ -75,14 +76,5 @@ class Transfer:
         layers = list(self._layers.values())
         whole = sum(one[1] for one in layers)
         # The engine counts tar headers twice, so cap the sum at the total size.
-        bytes_ = f", {megabytes(min(sum(one[0] for one in layers), whole))}/{megabytes(whole)} MB" if whole else ""
+        bytes_ = f", {size_text(min(sum(one[0] for one in layers), whole))}/{size_text(whole)}" if whole else ""
         self._display.doing(f"{self._what}: {sum(one[2] for one in layers)}/{len(layers)} layers{bytes_}")
-
-
-def megabytes(size: int) -> str:
-    """Format a size in megabytes.
-
-    >>> megabytes(12_345_678)
-    '12.3'
-    """
-    return f"{size / 1e6:.1f}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torchx.errors import CommandError, MissingDependencyError, TorchXError, TransientError
 from torchx.util.records import dataclass, replace
+from torchx.util.strings import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -133,6 +134,6 @@ def disk_space(place: str, fix: str) -> Finding:
 
     found = os.statvfs(place)
     free, no_files = found.f_bavail * found.f_frsize, bool(found.f_files and not found.f_favail)
-    said = f"`{place}` has room for no more files" if no_files else f"{free >> 20:,} MiB are free in `{place}`"
+    said = f"`{place}` has room for no more files" if no_files else f"{size_text(free)} free in `{place}`"
     verdict = BAD if no_files or free < _NO_DISK else UNKNOWN if free < _LITTLE_DISK else GOOD
     return Finding(verdict, "disk", said, fix if verdict != GOOD else "")
