@@ -709,9 +709,7 @@ def test_an_export(cfg: dict[str, str], env: dict[str, str], needs: str, made: l
     assert found.needs == f"`kubectl`, and a cluster of Kubernetes 1.31 or newer that it reaches{needs}"
     assert [*found.files] == [*found.about] == ["job.yaml"] and "kind: " in found.files["job.yaml"]
     secret = f" and `kubectl delete --namespace n secret {info.request.app_id}`" if env else ""
-    assert found.notes == [
-        f"To run it again, first delete the objects: `kubectl delete --filename job.yaml`{secret}."
-    ]
+    assert found.notes == [f"To run it again, first delete the objects: `kubectl delete --filename job.yaml`{secret}."]
     assert "secret of mine" not in f"{found.run}{found.files}" and [*found.secrets] == [*env]
 
 
