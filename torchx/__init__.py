@@ -1,4 +1,4 @@
-"""Describe a job once in Python, run it anywhere, and always know what became of it.
+"""Describe a job once in Python, run it anywhere, and always know how it ended.
 
 >>> import torchx
 >>> torchx.IMAGE.rpartition("/")[0]

@@ -131,8 +131,8 @@ BROKEN: dict[str, Case] = {
     "no type": (["run", "mine.py:untyped"], 2, "mine.py:16", ""),
     "syntax error": (["run", "syntax.py:f"], 2, "syntax.py", ""),
     "import error": (["run", "imports.py:f"], 2, "no_such_module", ""),
-    "missing script": (["run", "dist.ddp", "--script", "gone.py"], 2, "`gone.py` does not exist", "looked for in"),
-    "missing script of utils": (["run", "utils.python", "--script", "gone.py"], 2, "`gone.py`", "looked for in"),
+    "missing script": (["run", "dist.ddp", "--script", "gone.py"], 2, "`gone.py` does not exist", "torchx looked in"),
+    "missing script of utils": (["run", "utils.python", "--script", "gone.py"], 2, "`gone.py`", "torchx looked in"),
     "missing program": (["run", "utils.binary", "--entrypoint", "no-such-program"], 2, "`no-such-program`", ""),
 }
 

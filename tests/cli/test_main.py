@@ -179,12 +179,12 @@ def test_what_is_no_command_is_refused(torchx: Call, install_plugin: Callable[..
 @pytest.mark.parametrize(
     ("argv", "message", "hint"),
     [
-        (["rnu"], "there is no verb `rnu`", "did you mean `run`?"),
+        (["rnu"], "unknown command `rnu`", "did you mean `run`?"),
         (["--verson"], "unknown option `--verson`", "did you mean `--version`?"),
         (["--log_level=LOUD", "list"], "`--log_level`: `LOUD` is not a log level", "one of: DEBUG"),
-        (["--log_level", "INFO"], "no verb is given", "`torchx --help`"),
+        (["--log_level", "INFO"], "no command is given", "`torchx --help`"),
         (["list", "--stat", "x"], "unknown option `--stat`", "did you mean `--state`?"),
-        (["list", "--log_level", "DEBUG"], "`--log_level` goes before the verb", "torchx --log_level"),
+        (["list", "--log_level", "DEBUG"], "`--log_level` goes before the command", "torchx --log_level"),
         (["cancel"], "no job is given", "`torchx list` lists them all"),
         (["cancel", "a", "--gently"], "unknown option `--gently`", "`torchx cancel --help`"),
         (["runopts", "a", "b"], "unexpected argument `b`", "`torchx runopts --help`"),

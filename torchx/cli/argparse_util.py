@@ -59,7 +59,7 @@ class Parser(argparse.ArgumentParser):
             return parser._usage_error(f"unexpected argument{'s' * (len(left) > 1)} `{' '.join(left)}`")
         name = option.partition("=")[0]
         if name in ("--log_level", "--log-level", "--version"):
-            return UsageError(f"`{name}` goes before the verb", hint=f"write `torchx {name} ...`")
+            return UsageError(f"`{name}` goes before the command", hint=f"write `torchx {name} ...`")
         foreign = parser.elsewhere(name if name.startswith("--") else name[:2])
         hints = [foreign or did_you_mean(name, parser._option_string_actions)]
         if component := parser.default_component():

@@ -123,7 +123,7 @@ _EXAMPLES = """\
 _OPTIONS = """\
   --log_level   DEBUG, INFO, WARNING, ERROR or CRITICAL; DEBUG shows tracebacks
   --version     print the version
-  -h, --help    print this page; `torchx help VERB` prints that of a verb"""
+  -h, --help    print this page; `torchx help COMMAND` prints that of a command"""
 
 
 def registry() -> Registry[type[SubCommand]]:
@@ -158,9 +158,9 @@ def help_page(*, color: bool = False) -> str:
         return f"\033[1m{text}\033[0m" if color else text
 
     lines = [
-        f"{bold('Usage:')} torchx [--log_level LEVEL] VERB [options]",
+        f"{bold('Usage:')} torchx [--log_level LEVEL] COMMAND [options]",
         "",
-        "Describe a job once in Python, run it anywhere, and always know what became of it.",
+        "Describe a job once in Python, run it anywhere, and always know how it ended.",
     ]
     for title, rows in _groups().items():
         lines += ["", bold(title + ":")]

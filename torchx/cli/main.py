@@ -71,13 +71,13 @@ def create_parser(subcmds: dict[str, SubCommand]) -> argparse.ArgumentParser:
 
     parser = Parser(
         prog="torchx",
-        description="Describe a job once in Python, run it anywhere, and always know what became of it.",
+        description="Describe a job once in Python, run it anywhere, and always know how it ended.",
         epilog=failures.EXIT_CODES,
     )
     parser.add_argument("--log_level", "--log-level", type=_log_level, metavar="LEVEL", help=", ".join(LOG_LEVELS))
     parser.add_argument("--version", action="version", version=f"torchx {__version__}")
     about = sub_parser_description
-    rows = parser.add_subparsers(title="sub-commands", description=about, metavar="VERB", prog=parser.prog)
+    rows = parser.add_subparsers(title="sub-commands", description=about, metavar="COMMAND", prog=parser.prog)
     for name, command in subcmds.items():
         row = commands.VERBS.get(name)
         line = row.help if row else help_line(command)
@@ -124,11 +124,11 @@ def _dispatch(argv: list[str]) -> None:
     elif rest[:1] == ["help"]:
         _dispatch([*rest[1:], "--help"])
     elif not rest:
-        raise UsageError("no verb is given", hint="`torchx --help` lists them")
+        raise UsageError("no command is given", hint="`torchx --help` lists them")
     elif rest[0] not in commands.registry():
         hint = commands.ELSEWHERE.get(rest[0]) or did_you_mean(rest[0], commands.names())
-        hint = hint or "`torchx --help` lists the verbs"
-        raise UsageError(f"there is no verb `{rest[0]}`", hint=hint)
+        hint = hint or "`torchx --help` lists the commands"
+        raise UsageError(f"unknown command `{rest[0]}`", hint=hint)
     else:
         _run({rest[0]: commands.find(rest[0])}, argv)
 
@@ -140,7 +140,7 @@ def _split(argv: list[str]) -> tuple[list[str], list[str]]:
         known = ("-h", "--help", "--version", "--log_level", "--log-level")
         if arg.startswith("-") and arg.partition("=")[0] not in known:
             hint = did_you_mean(arg, ("--help", "--version", "--log_level"))
-            raise UsageError(f"unknown option `{arg}`", hint=hint or "options of a verb go after it")
+            raise UsageError(f"unknown option `{arg}`", hint=hint or "options of a command go after it")
     return argv[:at], argv[at:]
 
 

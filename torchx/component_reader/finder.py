@@ -400,7 +400,7 @@ def load_module(name: str) -> ModuleType:
         if missing is None or not f"{name}.".startswith(f"{missing}."):
             raise
         raise ComponentNotFoundException(
-            f"there is neither a component file nor a module `{name}`", hint=f"it is looked for in `{here}`"
+            f"there is neither a component file nor a module `{name}`", hint=f"torchx looked in `{here}`"
         ) from e
     finally:
         sys.path[:] = [path for path in sys.path if path not in added]
@@ -432,7 +432,7 @@ def _near_file(path: str) -> str:
         files = [n for n in os.listdir(folder) if n.endswith(".py")]
     except OSError:
         return f"there is no directory `{folder}`"
-    return did_you_mean(os.path.basename(path), files) or f"it is looked for in `{os.path.abspath(folder)}`"
+    return did_you_mean(os.path.basename(path), files) or f"torchx looked in `{os.path.abspath(folder)}`"
 
 
 def _not_found(name: str) -> ComponentNotFoundException:

@@ -42,7 +42,7 @@ def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = F
         lines += _labelled("silent:  ", printable(status.hang))
     lines += _attempts(status.attempts)
     if status.ui_url:
-        lines.append(f"ui:       {printable(status.ui_url)}")
+        lines.append(_place(status.ui_url))
     lines += _most_memory(roles) if failure is None or failure.kind != "oom" else ()
     if roles:
         lines.append("roles:")
@@ -115,6 +115,19 @@ def _memory(replica: ReplicaStatus, *, full: bool = False) -> str:
         return ""
     limit = f" of {size_text(replica.memory_limit)}" if replica.memory_limit else ""
     return f"{'memory in the last sample' if full else 'peak memory'} {size_text(replica.memory_peak)}{limit}"
+
+
+def _place(url: str) -> str:
+    """Return the line of a job's page, or of its folder of logs.
+
+    >>> _place("https://ui/1"), _place("file:///my%20logs")
+    ('ui:       https://ui/1', 'logs:     /my logs')
+    """
+    if not url.startswith("file://"):
+        return f"ui:       {printable(url)}"
+    from urllib.parse import unquote
+
+    return f"logs:     {printable(unquote(url.removeprefix('file://')))}"
 
 
 def _most_memory(roles: list[RoleStatus]) -> Iterator[str]:

@@ -189,7 +189,7 @@ def check_scripts(request: PopenRequest, app: AppDef, base_env: Mapping[str, str
             raise SpecError(
                 f"role `{role.name}`: script `{script}` does not exist",
                 hint=(f"did you mean `{quote(meant)}`? " if meant else "")
-                + f"it is looked for in `{cwd}`; start from its folder, or give its path",
+                + f"torchx looked in `{cwd}`: run it from there, or give the full path",
             )
         if " ".join(params[0].args[1:3]).startswith("-c torchrun "):
             _check_torchrun(role.name, params[0].env.get("PATH") or base_env.get("PATH", os.defpath), cwd)
