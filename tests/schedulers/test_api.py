@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -127,6 +128,29 @@ def test_cancel_and_delete_only_what_exists() -> None:
     assert fake.calls[1:] == ["cancel job-1", "cancel job-1"]
     assert fake.exists("job-1") and not fake.exists("nope")
     assert set(fake.describe_many(["job-1", "nope"])) == {"job-1", "nope"}
+
+
+BACKENDS = ("aws_batch.AWSBatch", "aws_sagemaker.AWSSageMaker", "docker.Docker", "kubernetes.Kubernetes", "local.Local")
+
+
+@pytest.mark.parametrize("name", [*BACKENDS, "lsf.Lsf", "slurm.Slurm"])
+def test_a_describe_of_its_own_counts_everywhere(name: str) -> None:
+    """A subclass of a backend that overrides ``describe`` gets the other questions answered by it."""
+    module, _, kind = name.partition(".")
+    backend: Any = getattr(importlib.import_module(f"torchx.schedulers.{module}_scheduler"), f"{kind}Scheduler")
+
+    class Own(backend):
+        def __init__(self) -> None:
+            pass
+
+        def describe(self, app_id: str) -> DescribeAppResponse | None:
+            return DescribeAppResponse(app_id=app_id, roles=[Role("r", "", num_replicas=2)]) if app_id == "a" else None
+
+    own: Any = Own()
+    assert [own.exists("a"), own.exists("b")] == [True, False]
+    assert [i for i, found in own.describe_many(["a", "b"]).items() if found] == ["a"]
+    assert own.log_replicas("a") == [("r", 0), ("r", 1)]
+    assert own.still_there("a") is None
 
 
 def test_logs_are_not_supported_by_default() -> None:

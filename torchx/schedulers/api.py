@@ -98,6 +98,34 @@ class ResolvedCfg(dict[str, object]):
     """Run options that are already resolved: :meth:`Scheduler.submit_dryrun` does not resolve them again."""
 
 
+class Shortcut:
+    """Decorator of a backend's method that tells what ``describe`` tells, by a shorter way: for a subclass that has a
+    ``describe`` of its own, it is the method of :class:`Scheduler`.
+    """
+
+    def __init__(self, method: Callable[..., Any]) -> None:
+        self.method = method
+        self.__doc__ = method.__doc__
+
+    def __set_name__(self, owner: type[Scheduler[Any]], name: str) -> None:
+        self.owner, self.name = owner, name
+
+    def __get__(self, backend: Scheduler[Any] | None, kind: type[Scheduler[Any]]) -> Any:
+        own = backend is None or kind.describe is self.owner.describe
+        method = self.method if own else getattr(Scheduler, self.name)
+        return method.__get__(backend, kind)
+
+
+if TYPE_CHECKING:
+    _Method = TypeVar("_Method", bound=Callable[..., Any])
+
+    def shortcut(method: _Method) -> _Method:
+        """See :class:`Shortcut`."""
+
+else:
+    shortcut = Shortcut
+
+
 class Scheduler(Generic[T], ABC):
     """Base class of all backends. ``T`` is the type of the run options, usually ``Mapping[str, CfgVal]``.
 
@@ -121,16 +149,6 @@ class Scheduler(Generic[T], ABC):
     def __init__(self, backend: str, session_name: str) -> None:
         self.backend = backend
         self.session_name = session_name
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Reset methods that bypass ``describe`` to their defaults in a subclass that overrides ``describe``."""
-        super().__init_subclass__(**kwargs)
-        if "describe" not in cls.__dict__:
-            return
-        for name in ("describe_many", "exists", "log_replicas", "still_there"):
-            by = next(c for c in cls.__mro__ if name in c.__dict__)
-            if by is not cls and by is not Scheduler and getattr(by, "describe", None) is not Scheduler.describe:
-                setattr(cls, name, Scheduler.__dict__[name])
 
     # -- options ---------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from torchx.errors import NotFoundError, TorchXError, Unsent
+from torchx.schedulers.api import shortcut
 from torchx.schedulers.aws.base import AwsScheduler
 from torchx.schedulers.aws.batch import answers, export, logs, queues, sweeps
 from torchx.schedulers.aws.batch import client as calls
@@ -256,6 +257,7 @@ class AWSBatchScheduler(AwsScheduler):
     def cancel_task(self, app_id: str, number: int) -> None:
         self._cancel_existing(f"{app_id}/{number}")
 
+    @shortcut
     def log_replicas(self, app_id: str) -> _Replicas | None:
         own = super().log_replicas(app_id)
         size = self._arrays.get(app_id, 0)

@@ -22,7 +22,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from torchx.errors import NotFoundError, NotSupportedError, Unsent
-from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, shortcut
 from torchx.schedulers.docker import attempts, doctor, export, metrics
 from torchx.schedulers.docker.answers import describe, listed
 from torchx.schedulers.docker.archive import ArchiveStream
@@ -181,12 +181,14 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         job = self._find(app_id, "the state of `%s` is not known")
         return None if job is None else describe(job, self._client)
 
+    @shortcut
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         """Describe jobs with one request. Causes of failures are derived from exit codes alone."""
         wanted = set(app_ids)
         found = self._on_engine.find_all(wanted, "the states of jobs are not known")
         return {app_id: describe(found[app_id]) if app_id in found else None for app_id in wanted}
 
+    @shortcut
     def exists(self, app_id: str) -> bool:
         return self._find(app_id, "the state of `%s` is not known") is not None
 
@@ -204,6 +206,7 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         """See :class:`torchx.schedulers.kit.abilities.PushesChanges`: by the engine's events."""
         return self._ear.take({"events": lambda: changes(self._client)}, most_s)
 
+    @shortcut
     def log_replicas(self, app_id: str) -> _Replicas | None:
         job = self._find(app_id, _NO_LOG)
         return None if job is None else [(role, k) for role, count, _ in job.sizes() for k in range(count)]

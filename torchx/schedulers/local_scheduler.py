@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, NotFoundError, SpecError
-from torchx.schedulers.api import NONE, DescribeAppResponse, ListAppResponse, Scheduler
+from torchx.schedulers.api import NONE, DescribeAppResponse, ListAppResponse, Scheduler, shortcut
 from torchx.schedulers.kit.caps import COMMON
 from torchx.schedulers.local.jobs import ForeignError, LocalJob, LocalJobs, delete
 from torchx.schedulers.local.options import Opts
@@ -326,6 +326,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
             self._apps.pop(app_id, None)
         return described
 
+    @shortcut
     def still_there(self, app_id: str) -> Callable[[], bool] | None:
         job = self._apps.get(app_id)
         return None if job is None else job.still_there()
@@ -334,6 +335,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         job = self._known(app_id)
         return job is None or job.may_have_secrets()
 
+    @shortcut
     def exists(self, app_id: str) -> bool:
         return self._find(app_id) is not None
 
@@ -363,6 +365,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         if state is not None and not state.ended:
             super().wait_for_end(app_id, timeout_s)  # on another machine, or a task of a sweep
 
+    @shortcut
     def log_replicas(self, app_id: str) -> _Replicas | None:
         job = self._find(app_id)
         state = job.read() if job else None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torchx.errors import NotFoundError, TorchXError
-from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler
+from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler, shortcut
 from torchx.schedulers.aws import logs
 from torchx.schedulers.aws.client import Clients
 from torchx.schedulers.aws.doctor import checks
@@ -141,6 +141,7 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         look = (lambda replicas: self._evidence(job, replicas)) if detailed else None
         return verdict.describe(self._facts(app_id, job, detailed=detailed), look)
 
+    @shortcut
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         """Describe up to a hundred jobs per call. Causes are reported only if the description contains them."""
         wanted = list(app_ids)
@@ -163,6 +164,7 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
             found.append(Evidence(stderr=logs.tail(client, group, names[-1]) if names else "", said=r.reason))
         return found
 
+    @shortcut
     def exists(self, app_id: str) -> bool:
         return self._look(app_id) is not None
 
@@ -176,6 +178,7 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
             jobs = self._of_user(jobs, str(given["user"]))
         return [ListAppResponse(a, self._state(a, job), name=a.rpartition(":")[2]) for a, job in jobs]
 
+    @shortcut
     def log_replicas(self, app_id: str) -> _Replicas | None:
         job = self._look(app_id)
         if job is None:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, CommandError, NotFoundError, ParseError, TransientError, Unsent
-from torchx.schedulers.api import DescribeAppResponse, ListAppResponse
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, shortcut
 from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder, LogPaths
 from torchx.schedulers.batch.logs import BatchLog, Growth
 from torchx.schedulers.batch.queries import JobQueries, Known
@@ -335,6 +335,7 @@ class BatchScheduler(SiteScheduler):
         # not by `describe_many`: in a subclass that one may call `describe`
         return self._queries.of([app_id], self._ask, fresh_s=self.fresh_s, others=self._others)[app_id]
 
+    @shortcut
     def describe_many(self, app_ids: Iterable[str]) -> Answers:
         """Return the jobs, by one query per site. Jobs that other callers wait for are part of it."""
         return self._queries.of(app_ids, self._ask, fresh_s=self.fresh_s, others=self._others)
@@ -373,6 +374,7 @@ class BatchScheduler(SiteScheduler):
         deleted = {i for i, folder in folders.items() if folder is None}
         return [job for job in jobs if job.app_id not in deleted]
 
+    @shortcut
     @by_view
     def log_replicas(self, app_id: str) -> _Replicas | None:
         """Return the replicas on record in the job's folder; without such a record,

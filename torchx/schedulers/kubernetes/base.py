@@ -9,7 +9,7 @@ from typing import Any
 
 from torchx.errors import Unsent
 from torchx.runs import Run, default_registry
-from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler, shortcut
 from torchx.schedulers.kit.caps import COMMON
 from torchx.schedulers.kit.change_stream import ChangeStream
 from torchx.schedulers.kit.facts import JobFacts
@@ -151,6 +151,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         return self._describe([app_id])[app_id]
 
+    @shortcut
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         return self._describe(app_ids)
 
@@ -183,6 +184,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         found = self._found.pop(app_id, None)
         return found if found is not None and found.owners and not found.going() else None
 
+    @shortcut
     def exists(self, app_id: str) -> bool:
         api, namespace, name = self._locate(app_id)
         if self._owners(app_id)[1] is not None or queries.parts_of(api, "Pod", namespace, [name]):
@@ -257,6 +259,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
     # -- logs --------------------------------------------------------------------------------------
 
+    @shortcut
     def log_replicas(self, app_id: str) -> _Replicas | None:
         found = self._owners(app_id)[1]
         app = answers.definition(found.owners) if found else None
