@@ -139,7 +139,7 @@ def test_a_describe_of_its_own_counts_everywhere(name: str) -> None:
     module, _, kind = name.partition(".")
     backend: Any = getattr(importlib.import_module(f"torchx.schedulers.{module}_scheduler"), f"{kind}Scheduler")
 
-    class Own(backend):
+    class Own(backend):  # type: ignore[misc]  # any of them
         def __init__(self) -> None:
             pass
 
