@@ -476,10 +476,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
     def _known(self, app_id: str) -> _LocalAppDef | None:
         """Return the job, without checking that it still exists."""
         job = self._apps.get(app_id)
-        if job is None:
-            folder = self._jobs.find(app_id)
-            if folder is None:
-                return None
+        if job is None and (folder := self._jobs.find(app_id)) is not None:
             job = _LocalAppDef(app_id, "", folder)
             self._remember(app_id, job)
         return job
