@@ -233,13 +233,13 @@ class RunRegistry:
         """Record an observed state of a run, if it differs from the recorded one; otherwise no lock is waited for.
 
         Args:
-            whole: the whole status of a job that has ended, so that it need not be queried again.
+            whole: the whole status, with what a cluster forgets: a job that has ended need not be queried again.
         """
         sql = f"SELECT 1 FROM runs WHERE {_IS_NEWS}"  # noqa: S608  # ours
         if self._store().rows(sql, (handle, state.name, mask_text(msg))):
             from torchx.runs.statuses import to_text
 
-            text = to_text(whole) if whole is not None and is_terminal(state) else None
+            text = to_text(whole) if whole is not None else None
             self.saw_many([(handle, state, msg, ended_at)], {handle: text} if text else None)
 
     def saw_many(
@@ -268,8 +268,12 @@ class RunRegistry:
         if rows or statuses:
             self._store().write(work, None)
 
-    def status(self, handle: str) -> AppStatus | None:
-        """Return the last recorded whole status of a run; None if there is none, or the run has ended since."""
+    def status(self, handle: str, *, outdated: bool = False) -> AppStatus | None:
+        """Return the last recorded whole status of a run; None if there is none, or the run has ended since.
+
+        Args:
+            outdated: return it although the run has ended since.
+        """
         sql = (
             "SELECT status, unfinished FROM statuses JOIN runs ON runs.id = run_id"
             " WHERE run_id = (SELECT max(id) FROM runs WHERE handle = ? AND phase < 2)"
@@ -279,7 +283,7 @@ class RunRegistry:
         from torchx.runs.statuses import from_text
 
         status = from_text(rows[0][0])
-        return status if status is None or status.is_terminal() or rows[0][1] else None
+        return status if status is None or status.is_terminal() or rows[0][1] or outdated else None
 
     def lost(self, handles: Iterable[str]) -> None:
         """Record that the schedulers no longer know these runs, so that they are not queried again."""

@@ -95,12 +95,16 @@ class KubernetesMCADScheduler(KubeScheduler):
         api = doctor.HastyApi(self._given_client, context=opts.context)
         if job is not None:
             return doctor.of_job(api, opts.namespace, job, lambda: [job.request.resource])
-        return doctor.of_cluster(api, opts.namespace, kind, lambda: needed(kind, queued=False), {})
+        return doctor.of_cluster(api, opts.namespace, kind, lambda: _rights(opts), {})
 
     def rights(self, cfg: Mapping[str, CfgVal]) -> str:
         """Return a Role for AppWrappers of the version in ``cfg``."""
         opts = KubernetesMCADOpts.from_cfg(cfg)
-        return role_manifest(_kind(opts), opts.namespace, queued=False)
+        return role_manifest(_kind(opts), opts.namespace, queued=False, coscheduled=bool(opts.coscheduler_name))
+
+
+def _rights(opts: KubernetesMCADOpts) -> dict[str, str]:
+    return needed(_kind(opts), queued=False, coscheduled=bool(opts.coscheduler_name))
 
 
 def _kind(opts: KubernetesMCADOpts) -> str:

@@ -19,6 +19,8 @@ from torchx.runs import NewRun, default_registry
 from torchx.runs.statuses import to_text
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.specs import AppDef, AppState, AppStatus, ReplicaStatus, Role, RoleStatus
+from torchx.specs.api import NONE
+from torchx.specs.failures import Failure, parse_failure
 
 HANDLE = "near://s/a-1"
 
@@ -256,3 +258,53 @@ def test_a_status_from_before_the_end_is_not_the_end():
     factories: Any = {"far": lambda session: FarScheduler(session, jobs=jobs)}
     with Runner("s", factories) as runner:
         assert runner.wait(handle).state is AppState.SUCCEEDED
+
+
+def lost_cause(state, msg, *, code=None):
+    """The answer about a job of two replicas, of which the second has failed if there is an exit code."""
+    why = Failure("the reason", exit_code=code, kind="error", role="w", replica=1).to_structured_msg() if code else NONE
+    other = AppState.RUNNING if state is AppState.RUNNING else AppState.CANCELLED
+    states = (other, AppState.FAILED) if code else (AppState.CANCELLED, AppState.CANCELLED)
+    replicas = [
+        ReplicaStatus(k, s, "w", "", structured_error_msg=why if s is AppState.FAILED else NONE)
+        for k, s in enumerate(states)
+    ]
+    return DescribeAppResponse("1", state, msg=msg, roles_statuses=[RoleStatus("w", replicas)])
+
+
+@pytest.mark.parametrize("polled", [False, True])
+@pytest.mark.parametrize("before", [AppState.RUNNING, AppState.FAILED])
+def test_a_cause_that_was_seen_stays_on_record(before, polled):
+    """The cluster deletes the objects that showed it: whoever asks then, by `status` or `list`, gets what was seen."""
+    jobs = {
+        "1": lost_cause(
+            before,
+            "w/1: exit code 9: the reason" + "; the others are being ended" * (before is AppState.RUNNING),
+            code=9,
+        )
+    }
+    handle = "far://s/1"
+    registry = default_registry()
+    registry.submitted(registry.begin(NewRun(scheduler="far", session="s", name="x", handle=handle)), handle)
+    with Runner("s", {"far": lambda session: FarScheduler(session, jobs=jobs), "memory": MemoryScheduler}) as runner:
+        runner.status(handle)
+        jobs["1"] = lost_cause(AppState.FAILED, "some of its replicas failed")
+        if polled:
+            (run,) = runner.runs()
+            assert (run.state, run.msg.partition(";")[0]) == (AppState.FAILED, "w/1: exit code 9: the reason")
+        status = runner.status(handle)
+    assert (status.state, status.msg.partition(";")[0]) == (AppState.FAILED, "w/1: exit code 9: the reason")
+    assert "are being ended" not in status.msg
+    assert parse_failure(status.structured_error_msg).exit_code == 9
+    assert [r.state for r in status.roles[0].replicas] == [AppState.CANCELLED, AppState.FAILED]
+    assert registry.get(handle).msg == status.msg
+
+
+def test_a_cause_of_its_own_is_not_replaced():
+    """An answer that names the replica is the newer one; without an earlier cause nothing is invented."""
+    now = lost_cause(AppState.FAILED, "w/1: exit code 2", code=2)
+    now.structured_error_msg = Failure("x", exit_code=2, role="w", replica=1).to_structured_msg()
+    assert answers.with_cause(now, lambda: pytest.fail("it is not asked for")) is now
+    weak = lost_cause(AppState.FAILED, "some of its replicas failed")
+    assert answers.with_cause(weak, lambda: None) is weak
+    assert answers.with_cause(weak, lambda: AppStatus(AppState.RUNNING, msg="runs")) is weak

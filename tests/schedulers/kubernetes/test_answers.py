@@ -361,6 +361,28 @@ def test_volcano_aborts_a_job_that_failed():
     assert job.told()[0] is AppState.CANCELLED
 
 
+def test_volcano_no_longer_counts_failed_pods():
+    """A job that its policy aborted has failed if a pod has, with the cause of that pod; one that a user aborted was
+    cancelled.
+    """
+    job, item = volcano()
+    failed = {
+        "phase": "Failed",
+        "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 9, "message": "the reason"}}}],
+    }
+    task = item["spec"]["tasks"][1]  # the pods of others are deleted
+    job.cluster.run_pods({**item, "spec": {**task, "completions": 1}}, failed)
+    item["status"] = {"state": {"phase": "Aborted"}, "terminating": 1}
+    state, said = job.told()
+    assert state is AppState.FAILED and "exit code 9" in said
+    found = job.scheduler.describe(job.app_id)
+    states = [replica.state for role in found.roles_statuses for replica in role.replicas]
+    assert states == [AppState.CANCELLED, AppState.FAILED]
+    assert [one.state for one in job.scheduler.list()] == [AppState.FAILED]
+    item["metadata"].setdefault("annotations", {})["torchx.pytorch.org/cancelled"] = "now"
+    assert job.told()[0] is AppState.CANCELLED
+
+
 @pytest.mark.parametrize(("least", "state"), [(2, AppState.SUCCEEDED), (3, AppState.FAILED)])
 @pytest.mark.parametrize("kind", ["job", "jobset", "volcano"])
 def test_an_elastic_job_ends_alike_whatever_it_is_made_of(kind, least, state):

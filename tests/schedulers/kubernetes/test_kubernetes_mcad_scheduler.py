@@ -60,7 +60,12 @@ def test_what_is_wrapped_is_valid(version):
 
 def test_retries_are_given_to_mcad():
     """Each version has its own fields for retries."""
-    assert wrapper(app(max_retries=3))["metadata"]["annotations"]["workload.codeflare.dev.appwrapper/retryLimit"] == "3"
+    prefix = "workload.codeflare.dev.appwrapper"
+    found = wrapper(app(max_retries=3))["metadata"]["annotations"]
+    assert found[f"{prefix}/retryLimit"] == "3" and f"{prefix}/failureGracePeriodDuration" not in found
+    found = wrapper(app())["metadata"]["annotations"]
+    assert found[f"{prefix}/failureGracePeriodDuration"] == "0s", "nothing could correct the failure"
+    assert found[f"{prefix}/deletionOnFailureGracePeriodDuration"] == "5m", "else cause and log would be gone at once"
     old = wrapper(app(max_retries=3), appwrapper_version="v1beta1", priority=7)["spec"]
     assert old["schedulingSpec"] == {"minAvailable": 2, "requeuing": {"maxNumRequeuings": 3}}
     assert old["priority"] == 7
@@ -95,12 +100,19 @@ def test_a_form_that_nobody_knows_is_refused():
     [
         ({}, AppState.SUBMITTED, "is it installed?"),
         (
-            {"phase": "Suspended", "conditions": [{"message": "insufficient quota"}]},
+            {
+                "phase": "Resetting",
+                "conditions": [{"type": "Unhealthy", "status": "True", "message": "1 pods pending"}],
+            },
             AppState.PENDING,
-            "insufficient quota",
+            "1 pods pending",
         ),
         ({"phase": "Succeeded"}, AppState.SUCCEEDED, "<NONE>"),
-        ({"phase": "Failed", "conditions": [{"message": "too many"}]}, AppState.FAILED, "too many"),
+        (
+            {"phase": "Failed", "conditions": [{"type": "Unhealthy", "status": "True", "reason": "FoundFailedPods"}]},
+            AppState.FAILED,
+            "some of its replicas failed",
+        ),
         ({"phase": "Odd"}, AppState.UNKNOWN, "`Odd`"),
     ],
 )

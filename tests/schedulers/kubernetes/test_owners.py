@@ -225,7 +225,32 @@ def test_a_job_of_volcano(spec: Any, status: Any, annotations: dict[str, str], o
     assert read_owner(VOLCANO, item(spec, status, annotations)) == Owner(**owner)
 
 
-SAID = {"conditions": [{"message": "first"}, {"message": "last"}, {"type": "x"}]}
+def said(kind: str, status: str = "True", message: str = "", reason: str = "") -> dict[str, str]:
+    return {"type": kind, "status": status, "message": message, "reason": reason}
+
+
+# as the controller of v1beta2 sets them: https://project-codeflare.github.io/appwrapper/arch-controller/
+DEPLOYED = (
+    said("QuotaReserved", "True", "Suspend is false", "Resuming"),
+    said("ResourcesDeployed", "True", "Suspend is false", "Resuming"),
+)
+READY = said("PodsReady", "True", "2 pods running; 0 pods succeeded", "SufficientPodsReady")
+FOUND = said("Unhealthy", "True", "", "FoundFailedPods")
+LATE = said("Unhealthy", "True", "1 pods pending; 1 pods running; 0 pods succeeded", "InsufficientPodsReady")
+WELL = said("Unhealthy", "False", "", "FoundNoFailedPods")
+DELETED = said("ResourcesDeployed", "False", "Resources deleted for failed AppWrapper", "Failed")
+
+
+def conditions(phase: str, *found: dict[str, str]) -> dict[str, Any]:
+    return {"phase": phase, "conditions": list(found)}
+
+
+def old_conditions(state: str, *found: dict[str, str]) -> dict[str, Any]:
+    return {"state": state, "conditions": list(found)}
+
+
+ONLY_PODS = "some of its replicas failed (FoundFailedPods)"
+NOT_READY = "not all of its pods were ready in time (InsufficientPodsReady)"
 RETRIES = {names.RETRY_LIMIT: "2"}
 OLD_RETRIES = {"schedulingSpec": {"requeuing": {"maxNumRequeuings": 2}}}
 
@@ -234,13 +259,22 @@ OLD_RETRIES = {"schedulingSpec": {"requeuing": {"maxNumRequeuings": 2}}}
     ("kind", "spec", "status", "annotations", "owner"),
     [
         (APPWRAPPER, {}, None, {}, {"state": AppState.SUBMITTED, "reason": "MCAD has not processed it yet: is it installed?", "replaces": False}),
-        (APPWRAPPER, {}, {"phase": "Suspended", **SAID}, {}, {"state": P, "native": "Suspended", "reason": "last", "replaces": False}),
+        (APPWRAPPER, {}, conditions("Suspended", said("QuotaReserved", "False", "Suspend is true")), {}, {"state": P, "native": "Suspended", "replaces": False}),
+        (APPWRAPPER, {}, conditions("Resetting", *DEPLOYED, LATE), {}, {"state": P, "native": "Resetting", "reason": LATE["message"], "replaces": False}),
+        (APPWRAPPER, {}, conditions("Failed", *DEPLOYED, READY, FOUND), {}, {"state": F, "native": "Failed", "reason": ONLY_PODS, "replaces": False}),
+        (APPWRAPPER, {}, conditions("Failed", *DEPLOYED, READY, FOUND, DELETED), {}, {"state": F, "native": "Failed", "reason": ONLY_PODS, "replaces": False}),
+        (APPWRAPPER, {}, conditions("Failed", *DEPLOYED, LATE, DELETED), {}, {"state": F, "native": "Failed", "reason": NOT_READY, "replaces": False}),
+        (APPWRAPPER, {}, conditions("Failed", *DEPLOYED, READY, WELL), {}, {"state": F, "native": "Failed", "replaces": False}),
+        (APPWRAPPER, {}, conditions("Succeeded", *DEPLOYED, READY, WELL), {}, {"state": AppState.SUCCEEDED, "native": "Succeeded", "replaces": False}),
+        (OLD_APPWRAPPER, None, old_conditions("Pending", said("Init"), said("Backoff", "True", "Insufficient quota.", "AppWrapperNotRunnable")), {}, {"state": P, "native": "Pending", "reason": "Insufficient quota.", "replaces": False}),
+        (OLD_APPWRAPPER, None, old_conditions("Failed", said("Running", "True", "2 pods run"), said("Failed", "True", "too many restarts")), {}, {"state": F, "native": "Failed", "reason": "too many restarts", "replaces": False}),
+        (OLD_APPWRAPPER, None, old_conditions("Failed", said("Failed", "False", "not yet")), {}, {"state": F, "native": "Failed", "replaces": False}),
         (APPWRAPPER, {}, {"phase": "Running"}, {}, {"native": "Running", "replaces": False}),
         (APPWRAPPER, {}, {"phase": "Running"}, RETRIES, {"native": "Running"}),
         (APPWRAPPER, {}, {"phase": "Running", "retries": 1}, RETRIES, {"native": "Running", "restarts": 1}),
         (APPWRAPPER, {}, {"phase": "Running", "retries": 2}, RETRIES, {"native": "Running", "restarts": 2, "replaces": False}),
         (APPWRAPPER, {}, {"phase": "Failed"}, {}, {"state": F, "native": "Failed", "replaces": False}),
-        (APPWRAPPER, {}, {"phase": "Odd", **SAID}, {}, {"state": U, "native": "Odd", "reason": "its state is `Odd`: last", "replaces": False}),
+        (APPWRAPPER, {}, conditions("Odd", said("x", "True", "why"), said("y", "False", "no")), {}, {"state": U, "native": "Odd", "reason": "its state is `Odd`: why", "replaces": False}),
         (APPWRAPPER, {}, {"phase": "Odd"}, {}, {"state": U, "native": "Odd", "reason": "its state is `Odd`", "replaces": False}),
         (APPWRAPPER, {"suspend": True}, {"phase": "Suspending", "retries": 1}, CANCELLED, {"state": C, "cancelled": True, "restarts": 1}),
         (APPWRAPPER, {"suspend": False}, {"phase": "Running"}, CANCELLED, {"native": "Running", "cancelled": True, "replaces": False}),
@@ -255,7 +289,9 @@ OLD_RETRIES = {"schedulingSpec": {"requeuing": {"maxNumRequeuings": 2}}}
     ],
 )  # fmt: skip
 def test_an_appwrapper(kind: str, spec: Any, status: Any, annotations: dict[str, str], owner: dict[str, Any]) -> None:
-    """Of either version: by its state, unless it runs, when its pods are more precise; with the last message."""
+    """Of either version: by its state, unless it runs, when its pods are more precise; only a condition that is True
+    and speaks for the state says why.
+    """
     version = names.V1BETA1 if kind == OLD_APPWRAPPER else names.V1BETA2
     assert read_owner(kind, item(spec, status, annotations, apiVersion=version)) == Owner(**owner)
     assert appwrapper_state({"apiVersion": version}) == ("", AppState.SUBMITTED)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from torchx.errors import BackendError, NotFoundError
-from torchx.specs.api import NONE, AppDef, AppState, AppStatus
+from torchx.specs.api import NONE, AppDef, AppState, AppStatus, is_terminal
 from torchx.specs.copies import copy_data
 from torchx.util.datetime import ago
+from torchx.util.records import replace
 from torchx.util.strings import did_you_mean
 
 if TYPE_CHECKING:
@@ -52,6 +53,39 @@ def status_of(found: DescribeAppResponse, *, near: bool) -> AppStatus:
         hang=found.hang,
         tasks=found.tasks,
     )
+
+
+def with_cause(found: DescribeAppResponse, before: Callable[[], AppStatus | None]) -> DescribeAppResponse:
+    """Return the answer about a failed job with the cause that an earlier one had, if the cluster has deleted the
+    objects that showed it.
+
+    Args:
+        before: returns the status on record.
+    """
+    if found.state is not AppState.FAILED or _blames(found.structured_error_msg):
+        return found
+    from torchx.schedulers.kit.verdict import on_answer
+
+    known = before()
+    replicas = [replica for role in known.roles for replica in role.replicas] if known is not None else []
+    ended = known is not None and _blames(known.structured_error_msg)
+    if known is None or not (ended or any(_blames(r.structured_error_msg) for r in replicas)):
+        return found
+    now = {(r.role, r.id): r for role in found.roles_statuses for r in role.replicas}
+    kept = copy_data(known.roles)
+    for role in kept:
+        role.replicas = [r if is_terminal(r.state) else now.get((r.role, r.id), r) for r in role.replicas]
+    if ended:
+        return replace(found, msg=known.msg, structured_error_msg=known.structured_error_msg, roles_statuses=kept)
+    return on_answer(replace(found, structured_error_msg=NONE, roles_statuses=kept))
+
+
+def _blames(structured_error_msg: str) -> bool:
+    """Whether the error names the replica that failed."""
+    from torchx.specs.failures import parse_failure
+
+    failure = parse_failure(structured_error_msg)
+    return failure is not None and bool(failure.role)
 
 
 def last_known(run: Run | None) -> AppStatus | None:

@@ -11,7 +11,7 @@ from torchx.errors import TorchXError
 from torchx.runner.ground.backends import answers_within, is_near
 from torchx.runner.ground.registry import read_run
 from torchx.runner.launch.record import forget_notices
-from torchx.runner.watching.answers import is_fresh, lost, message_of, status_of
+from torchx.runner.watching.answers import is_fresh, lost, message_of, status_of, with_cause
 from torchx.runs import Run, RunRegistry
 from torchx.runs.records import RunQuery
 from torchx.settings import SAMPLE_S
@@ -82,7 +82,7 @@ def refresh(
     ended: list[Run] = []
     statuses: dict[str, DescribeAppResponse] = {}
     all_near = True
-    for group, answers, near in _ask_all(groups, find, timeout_s):
+    for group, answers, near in _ask_all(registry, groups, find, timeout_s):
         all_near = all_near and near
         for run in group:
             if isinstance(answers, str):
@@ -118,7 +118,7 @@ def _texts(answers: dict[str, DescribeAppResponse]) -> dict[str, str]:
 
 
 def _ask_all(
-    groups: dict[tuple[str, str], list[Run]], find: Find, timeout_s: float
+    registry: RunRegistry, groups: dict[tuple[str, str], list[Run]], find: Find, timeout_s: float
 ) -> list[tuple[list[Run], Answers | str, bool]]:
     """Return the answers per group of runs, or why there are none, and whether the scheduler runs on this machine."""
     answered: list[tuple[list[Run], Answers | str, bool]] = []
@@ -136,8 +136,16 @@ def _ask_all(
     found = answers_within(timeout_s, [query for _, query in far]) if far else []
     for (group, _), answers in zip(far, found, strict=True):
         late = f"last seen; `{group[0].scheduler}` did not answer within {timeout_s:g} s"
-        answered.append((group, late if answers is None else answers, False))
+        answered.append((group, late if answers is None else _with_causes(registry, group, answers), False))
     return answered
+
+
+def _with_causes(registry: RunRegistry, group: list[Run], answers: Answers | str) -> Answers | str:
+    """Return the answers with causes on record that the cluster no longer shows; see :func:`with_cause`."""
+    if isinstance(answers, str):
+        return answers
+    known = {run.app_id: functools.partial(registry.status, run.handle, outdated=True) for run in group}
+    return {i: answer and with_cause(answer, known[i]) if i in known else answer for i, answer in answers.items()}
 
 
 def _ask(scheduler: Scheduler[Any], group: list[Run]) -> Answers | str:

@@ -73,6 +73,8 @@ class Watches(Launches):
                 self._settle_intents()
                 return answers.last_known(read_run(handle))
             near = is_near(backend)
+            if not near:
+                found = answers.with_cause(found, lambda: run_registry().status(handle, outdated=True))
             if (found.attempts or found.state is AppState.FAILED) and backend.may_have_secrets(app_id):
                 read_run(answers.whole(handle))  # masks its secrets
             status = answers.status_of(found, near=near)

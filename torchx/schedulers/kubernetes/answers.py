@@ -52,6 +52,11 @@ class JobObjects:
         """Its owners, parsed."""
         return [read_owner(self.kind, item) for item in self.owners]
 
+    def needs_pods(self) -> bool:
+        """Whether the owners alone do not determine the state."""
+        aborted = self.kind == VOLCANO and any(owner.aborted for owner in self.read())
+        return aborted or is_elastic(self.owners) or bool(self.going())
+
     def going(self) -> list[Object]:
         """Return the owners that have not ended."""
         return [item for item in self.owners if not read_owner(self.kind, item).over]
@@ -106,6 +111,11 @@ class Owner:
     def over(self) -> bool:
         """Whether it has ended."""
         return self.state is not None and is_terminal(self.state)
+
+    @property
+    def aborted(self) -> bool:
+        """Whether it was stopped, but not by a user of torchx: its pods show whether one of them had failed."""
+        return self.state is AppState.CANCELLED and not self.cancelled
 
 
 # -- owners -------------------------------------------------------------------------------------------------
@@ -225,8 +235,7 @@ def _read_volcano(item: Object, *, cancelled: bool) -> Owner:
 def _read_appwrapper(item: Object, *, cancelled: bool) -> Owner:
     status = item.get("status") or {}
     word, state = appwrapper_state(item)
-    last: Object = next((c for c in reversed(status.get("conditions") or ()) if c.get("message")), {})
-    said = str(last.get("message") or "")
+    kind, said = _why_appwrapper(status, state)
     if state is AppState.UNKNOWN:
         said = f"its state is `{word}`{': ' + said if said else ''}"
     elif state is AppState.SUBMITTED:
@@ -237,11 +246,24 @@ def _read_appwrapper(item: Object, *, cancelled: bool) -> Owner:
     return Owner(
         state=None if state is AppState.RUNNING else state,  # while it runs, its pods are more precise
         reason=said,
+        kind=kind,
         cancelled=cancelled,
         restarts=retries,
         replaces=_appwrapper_retries(item) > retries,
         native=word,
     )
+
+
+def _why_appwrapper(status: Object, state: AppState) -> tuple[str, str]:
+    """Return the class and the sentence of the last condition that is True and speaks for the state."""
+    known = reasons.APPWRAPPER_SPEAKS.get(state, ())
+    for condition in reversed(status.get("conditions") or ()):
+        if condition.get("status") == "True" and (condition.get("type") in known or state is AppState.UNKNOWN):
+            reason, message = (str(condition.get(key) or "") for key in ("reason", "message"))
+            if state is AppState.FAILED and reason in reasons.WHY_FAILED:
+                return reasons.why_failed(reason, message)
+            return "", message or reason
+    return "", ""
 
 
 def appwrapper_state(wrapper: Object) -> tuple[str, AppState]:
@@ -283,6 +305,9 @@ def facts_of(
     app = definition(found.owners)
     pods = read_pods(found.pods) if pods is None else pods
     owners = found.read()
+    if found.kind == VOLCANO and any(pod.facts.state is AppState.FAILED for pod in pods):
+        # current releases do not count failed pods in the status of a job that their policy aborted
+        owners = [replace(o, state=AppState.FAILED) if o.aborted else o for o in owners]
     if found.kind == JOB and app is not None and owners:
         owners += _removed(app, found.owners, owners, ended)
     roles = [

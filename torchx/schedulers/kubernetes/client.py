@@ -37,6 +37,7 @@ PLURALS = {
     "RayJob": ("apis/ray.io/v1", "rayjobs"),
     "RayCluster": ("apis/ray.io/v1", "rayclusters"),
     "PodGroup": ("apis/scheduling.volcano.sh/v1beta1", "podgroups"),
+    "CoschedulingPodGroup": ("apis/scheduling.sigs.k8s.io/v1alpha1", "podgroups"),
     "Queue": ("apis/scheduling.volcano.sh/v1beta1", "queues"),
     "Command": ("apis/bus.volcano.sh/v1alpha1", "commands"),
     "AppWrapper": ("apis/workload.codeflare.dev/v1beta2", "appwrappers"),

@@ -58,6 +58,13 @@ APPWRAPPER_STATES = {
 }
 """States of v1beta1 AppWrappers."""
 
+# https://project-codeflare.github.io/appwrapper/arch-controller/ (conditions), and `QueueJobCondType` of v1beta1
+APPWRAPPER_SPEAKS = {
+    AppState.FAILED: ("Unhealthy", "Failed"),
+    AppState.PENDING: ("Unhealthy", "Backoff", "PreemptCandidate", "HeadOfLine", "Queueing"),
+}
+"""State of an AppWrapper -> types of its conditions that say why, if they are True."""
+
 # -- why something waits ------------------------------------------------------------------------------------
 
 CREATING = "ContainerCreating"
@@ -133,13 +140,18 @@ WHY_FAILED = {
     "MaxFailedIndexesExceeded": ("", "more of its replicas failed than it tolerates"),
     "FailedJobs": ("", "one of its jobs failed"),
     "PyTorchJobFailed": ("", "some of its replicas failed"),
+    "FoundFailedPods": ("", "some of its replicas failed"),
+    "InsufficientPodsReady": ("", "not all of its pods were ready in time"),
     "FailJobSetFailurePolicyAction": ("timeout", "it ran longer than its deadline"),
     "ReachedMaxRestarts": ("", "it has reached its maximum number of restarts"),
 }
 """Reason of the condition ``Failed`` of a Job or a JobSet -> class of the cause, and sentence."""
 
 ONLY_PODS_FAILED = frozenset(
-    ("BackoffLimitExceeded", "FailedIndexes", "FailedJobs", "MaxFailedIndexesExceeded", "PodFailed", "PyTorchJobFailed")
+    (
+        *("BackoffLimitExceeded", "FailedIndexes", "FailedJobs", "MaxFailedIndexesExceeded", "PodFailed"),
+        *("PyTorchJobFailed", "FoundFailedPods"),
+    )
 )
 """Reasons that are omitted if a failed pod has its own."""
 

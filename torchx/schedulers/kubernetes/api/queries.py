@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from torchx.errors import NotFoundError, TorchXError, TransientError
-from torchx.schedulers.kubernetes.answers import JobObjects, is_elastic, is_sweep, read_owner
+from torchx.schedulers.kubernetes.answers import JobObjects, is_sweep, read_owner
 from torchx.schedulers.kubernetes.api.errors import FORBIDDEN, ApiError, unless_forbidden
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.names import LABEL_UNIQUE_NAME, OWNERS, SELECTOR, Object, labels_of
@@ -131,11 +131,11 @@ def all_jobs(api: KubeApi, namespace: str | None, choice: Iterable[str]) -> dict
 
 
 def _pods_of_all(api: KubeApi, space: str | None, jobs: Mapping[str, JobObjects]) -> list[Object]:
-    """All pods of active or elastic jobs, and running pods of the others; empty if we may not list pods."""
+    """All pods of jobs whose state depends on them, and running pods of the others; empty if we may not list pods."""
     going = [
         job_id.partition(":")[2]
         for job_id, job in jobs.items()
-        if space in (None, job_id.partition(":")[0]) and (is_elastic(job.owners) or job.going())
+        if space in (None, job_id.partition(":")[0]) and job.needs_pods()
     ]
     chunks = [going[i : i + AT_ONCE] for i in range(0, len(going), AT_ONCE)]
 

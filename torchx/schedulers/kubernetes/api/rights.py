@@ -26,10 +26,13 @@ _OF_KIND = {
     names.VOLCANO: {"VolcanoJob": _OWNER, "Command": "create get", "PodGroup": "get"},
     names.KUBEFLOW: {"TrainJob": _OWNER},
     names.PYTORCH: {"PyTorchJob": _OWNER},
-    names.APPWRAPPER: {"AppWrapper": _OWNER},
+    # its webhook asks whether the user may create what it wraps
+    names.APPWRAPPER: {"AppWrapper": _OWNER, "Pod": "create list", "Service": "create"},
     names.OLD_APPWRAPPER: {"AppWrapperV1Beta1": "create get list watch delete"},
 }
-"""Kind of job -> kinds of objects -> verbs, in addition to :data:`_PARTS`."""
+"""Kind of job -> kinds of objects -> verbs, in addition to :data:`_PARTS`: also the rights that a webhook asks for."""
+
+_COSCHEDULED = {"CoschedulingPodGroup": "create"}
 
 _QUEUED = {"Workload": "list patch"}
 """For removing a job from a queue of Kueue, and reporting why it waits there."""
@@ -38,16 +41,22 @@ _SWEEP = {"ConfigMap": "create get patch", "Pod": "list delete"}
 """For the values of a sweep, which is a Job, and for cancelling single tasks."""
 
 
-def needed(kind: str, *, queued: bool, inline: bool = False) -> dict[str, str]:
+def needed(kind: str, *, queued: bool, inline: bool = False, coscheduled: bool = False) -> dict[str, str]:
     """Return the rights for jobs of a kind (of :data:`names.OWNERS`): kind or subresource -> verbs."""
-    return {**_OF_KIND[kind], **_PARTS, **(_QUEUED if queued else {}), **(_INLINE if inline else {})}
+    more = (_PARTS, _QUEUED if queued else {}, _INLINE if inline else {}, _COSCHEDULED if coscheduled else {})
+    found: dict[str, str] = {}
+    for rights in (_OF_KIND[kind], *more):
+        for name, verbs in rights.items():
+            found[name] = " ".join(dict.fromkeys(f"{found.get(name, '')} {verbs}".split()))
+    return found
 
 
-def role_manifest(kind: str, namespace: str, *, queued: bool, inline: bool = False) -> str:
+def role_manifest(kind: str, namespace: str, *, queued: bool, inline: bool = False, coscheduled: bool = False) -> str:
     """Return the least rights for all commands, as a Role in YAML; ``queued`` is by Kueue,
     ``inline`` code in a ConfigMap.
     """
-    rights = {**needed(kind, queued=queued, inline=inline), **(_SWEEP if kind == names.JOB else {})}
+    own = needed(kind, queued=queued, inline=inline, coscheduled=coscheduled)
+    rights = {**own, **(_SWEEP if kind == names.JOB else {})}
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",

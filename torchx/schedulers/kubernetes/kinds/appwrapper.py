@@ -7,13 +7,22 @@ older ``mcad.ibm.com/v1beta1``, whose parts are called generic items.
 from __future__ import annotations
 
 from torchx.schedulers.kubernetes import request
-from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID, RETRY_LIMIT, V1BETA2, Object
+from torchx.schedulers.kubernetes.names import (
+    DELETION_GRACE,
+    FAILURE_GRACE,
+    LABEL_REPLICA_ID,
+    RETRY_LIMIT,
+    V1BETA2,
+    Object,
+)
 from torchx.schedulers.kubernetes.pods import specs
 from torchx.schedulers.kubernetes.pods.specs import JobRules
 from torchx.specs.api import AppDef, RetryPolicy, Role
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 """Annotation of Multus: additional networks of a pod."""
+_KEPT = "5m"
+"""For how long the pods of a failed job are kept, so that status and log can be read: they hold their quota."""
 POD_GROUP_LABEL = "pod-group.scheduling.sigs.k8s.io"
 """Label of the coscheduling plugin."""
 
@@ -44,7 +53,9 @@ def render(
     wrapper: Object = {"apiVersion": form, "kind": "AppWrapper", "metadata": metadata}
     retries = max(role.max_retries for role in app.roles)
     if form == V1BETA2:
-        metadata["annotations"][RETRY_LIMIT] = str(retries)
+        metadata["annotations"] |= {RETRY_LIMIT: str(retries), DELETION_GRACE: _KEPT}
+        if not retries:  # nothing could correct the failure
+            metadata["annotations"][FAILURE_GRACE] = "0s"
         wrapper["spec"] = {"components": [_component(part) for part in parts]}
         return wrapper
     spec: Object = {"resources": {"GenericItems": [_generic_item(part) for part in parts]}}
