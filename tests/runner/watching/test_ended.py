@@ -286,7 +286,8 @@ def test_a_cause_that_was_seen_stays_on_record(before, polled):
     handle = "far://s/1"
     registry = default_registry()
     registry.submitted(registry.begin(NewRun(scheduler="far", session="s", name="x", handle=handle)), handle)
-    with Runner("s", {"far": lambda session: FarScheduler(session, jobs=jobs), "memory": MemoryScheduler}) as runner:
+    factories: Any = {"far": lambda session: FarScheduler(session, jobs=jobs), "memory": MemoryScheduler}
+    with Runner("s", factories) as runner:
         runner.status(handle)
         jobs["1"] = lost_cause(AppState.FAILED, "some of its replicas failed")
         if polled:
