@@ -1,6 +1,7 @@
 """Many jobs: what `Runner.run` adds to `sbatch`, statuses one after the other, sweeps on Slurm, and here beside a pool.
 
-The rows of Slurm submit to a partition that is down, so that nothing of it runs while it is timed. What must be fast in
+The rows of Slurm submit to a partition that is down, so that nothing of it runs while it is timed; those that end with
+``running`` to one whose nodes are free, so that the controller is busy with them. What must be fast in
 seconds is held against them, as :mod:`benchmarks.inside` does. Run as ``python -m benchmarks.many NAME COUNT`` each of
 the first two programs prints one figure, in seconds.
 """
@@ -25,6 +26,7 @@ from benchmarks.sweeping import _pool, _sweep_here, counts
 from benchmarks.timing import Cannot, Sample, program, timed
 
 _CFG = {"partition": "closed", "time": "5"}
+_RUNNING = "-running"
 _SWEEP = re.compile(r"slurm://\S+")
 
 
@@ -41,12 +43,17 @@ def on_slurm(name: str, size: str, allowed_s: float) -> Callable[[Contestant | N
             paths = {"PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin", "PYTHONPATH": ROOT}
             env, count = {**where.env(contestant), **paths}, where.sizes[size]
             if name in COMMANDS:
-                return COMMANDS[name](count, where, env)
+                return COMMANDS[name](count, where, env, cfg_of(name))
             return program([sys.executable, "-m", "benchmarks.many", name, str(count)], env, where.folder)()
 
         return sample
 
     return sampler
+
+
+def cfg_of(name: str) -> dict[str, str]:
+    """The run options of a row."""
+    return {**_CFG, "partition": "main"} if name.endswith(_RUNNING) else _CFG
 
 
 @functools.cache
@@ -74,10 +81,10 @@ def here(contestant: Contestant | None, where: stage.Stage) -> Sample:
 # -- programs ------------------------------------------------------------------------------------------
 
 
-def single(count: int) -> float:
+def single(count: int, cfg: dict[str, str]) -> float:
     """What a call of Runner.run takes more than ``sbatch`` of the same script: the median of so many pairs."""
-    with jobs() as (runner, submit):
-        info = runner.dryrun(_app(), "slurm", _CFG)
+    with jobs(cfg) as (runner, submit):
+        info = runner.dryrun(_app(), "slurm", cfg)
         handle = submit()
         backend = runner._scheduler("slurm")
         made = backend._submission(info, backend._here)
@@ -94,18 +101,18 @@ def single(count: int) -> float:
         return statistics.median(differences)
 
 
-def statuses(count: int) -> float:
-    """Seconds of Runner.status of so many jobs that wait, one after the other: two questions to Slurm, and no more."""
+def statuses(count: int, cfg: dict[str, str]) -> float:
+    """Seconds of Runner.status of so many jobs, one after the other: of those that wait, two questions to Slurm."""
     from torchx.runner import get_runner
 
-    with jobs() as (_, submit):
+    with jobs(cfg) as (_, submit):
         handles = [submit() for _ in range(count)]
         before = _looks()
         with get_runner() as runner:
             started = time.perf_counter()
             states = {str(status.state) for handle in handles if (status := runner.status(handle)) is not None}
             seconds = time.perf_counter() - started
-        if states != {"PENDING"} or _looks() - before > 2:
+        if not states <= {"PENDING", "RUNNING"} or (cfg is _CFG and _looks() - before > 2):
             raise SystemExit(f"{states}, {_looks() - before} questions")
         return seconds
 
@@ -119,12 +126,12 @@ _ids: list[str] = []
 
 
 @contextmanager
-def jobs() -> Iterator[tuple[Any, Callable[[], str]]]:
+def jobs(cfg: dict[str, str]) -> Iterator[tuple[Any, Callable[[], str]]]:
     """A Runner, and what submits one more job; all of them are cancelled."""
     from torchx.runner import get_runner
 
     def submit() -> str:
-        handle: str = runner.run(_app(), "slurm", _CFG)
+        handle: str = runner.run(_app(), "slurm", cfg)
         _ids.append(handle.rpartition("/")[2])
         return handle
 
@@ -138,7 +145,8 @@ def jobs() -> Iterator[tuple[Any, Callable[[], str]]]:
 def _app() -> Any:
     from torchx.specs import AppDef, Resource, Role
 
-    return AppDef("bench", [Role("main", image="/tmp", entrypoint="true", resource=Resource(cpu=1, gpu=0, memMB=50))])
+    small = Resource(cpu=1, gpu=0, memMB=50)
+    return AppDef("bench", [Role("main", image="/tmp", entrypoint="sleep", args=["60"], resource=small)])
 
 
 # -- commands ------------------------------------------------------------------------------------------
@@ -148,14 +156,14 @@ _last: dict[str, str] = {}
 """The last sweep that was submitted for a stage: Slurm takes only so many tasks at a time."""
 
 
-def prompt(count: int, where: stage.Stage, env: Mapping[str, str]) -> float:
+def prompt(count: int, where: stage.Stage, env: Mapping[str, str], cfg: dict[str, str]) -> float:
     """Seconds until ``torchx sweep`` has submitted so many tasks."""
     _cancel(where, env)
-    cfg = ",".join(f"{key}={value}" for key, value in _CFG.items())
+    options = ",".join(f"{key}={value}" for key, value in cfg.items())
     words = ["--workspace=", "--grid", f"k=0..{count - 1}", "utils.python", "--memMB", "50", "-c", "pass", "--", "{k}"]
     started = time.perf_counter()
     done = subprocess.run(
-        [*_TORCHX, "sweep", "-s", "slurm", "-cfg", cfg, *words],
+        [*_TORCHX, "sweep", "-s", "slurm", "-cfg", options, *words],
         env=env,
         cwd=where.folder,
         capture_output=True,
@@ -171,10 +179,10 @@ def prompt(count: int, where: stage.Stage, env: Mapping[str, str]) -> float:
     return seconds
 
 
-def table(count: int, where: stage.Stage, env: Mapping[str, str]) -> float:
+def table(count: int, where: stage.Stage, env: Mapping[str, str], cfg: dict[str, str]) -> float:
     """Seconds that ``torchx status`` of that sweep takes more than the question to Slurm."""
     if not _last.get(where.folder):
-        prompt(count, where, env)
+        prompt(count, where, env, cfg)
     sweep = _last[where.folder]
     number = sweep.rpartition("-")[2]
     ours = timed([*_TORCHX, "status", sweep], env, where.folder)
@@ -187,8 +195,8 @@ def _cancel(where: stage.Stage, env: Mapping[str, str]) -> None:
         _last[where.folder] = ""
 
 
-COMMANDS = {"prompt": prompt, "table": table}
+COMMANDS = {"prompt": prompt, "table": table, f"prompt{_RUNNING}": prompt}
 PROGRAMS = {"single": single, "statuses": statuses}
 
 if __name__ == "__main__":
-    print(PROGRAMS[sys.argv[1]](int(sys.argv[2])))
+    print(PROGRAMS[sys.argv[1].removesuffix(_RUNNING)](int(sys.argv[2]), cfg_of(sys.argv[1])))
