@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from torchx.runner import Runner, get_runner
+from torchx.schedulers import get_scheduler_factories
 from torchx.specs import AppDef, AppState, Resource, Role
 
 
@@ -37,3 +38,21 @@ def test_eight_threads_share_a_runner() -> None:
         for thread in threads:
             thread.join()
     assert errors == []
+
+
+def test_the_empty_session() -> None:
+    """Programs that parse handles such as `slurm:///1` have it; all verbs take such handles."""
+    with Runner("", get_scheduler_factories()) as runner:
+        assert runner.name() == ""
+        handle = runner.run(
+            AppDef("a", [Role("w", "", entrypoint="sh", args=["-c", "echo $PET_LOG_DIR"])]), "local_cwd", workspace=""
+        )
+        assert handle.startswith("local_cwd:///")
+        ended = runner.wait(handle, wait_interval=0.1)
+        assert ended is not None and ended.state is AppState.SUCCEEDED and runner.describe(handle) is not None
+        assert next(iter(runner.log_lines(handle, "w"))).endswith("/w/0/torchelastic/w\n")
+        assert handle in [job.app_handle for job in runner.list("local_cwd")]
+        runner.cancel(handle)
+        runner.delete(handle)
+    with get_runner("") as runner:
+        assert runner.name() == "torchx"

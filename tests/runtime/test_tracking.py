@@ -52,7 +52,7 @@ def test_an_unknown_key_is_empty(tmp_path: Path) -> None:
     assert FsspecResultTracker(str(tmp_path / "none")).get(1) == {}
 
 
-@pytest.mark.parametrize("key", ["", "..", ".", "a/b", "/etc"])
+@pytest.mark.parametrize("key", ["", "..", ".", "a/../b", "a//b", "/etc", "a/"])
 def test_keys_that_are_no_names(tmp_path: Path, key: str) -> None:
     """A key cannot lead out of the directory."""
     with pytest.raises(ValueError, match="is not a key"):
@@ -92,3 +92,11 @@ def test_fsspec_is_imported_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(MissingDependencyError) as e:
         FsspecResultTracker("/x").get(1)
     assert e.value.hint == "pip install fsspec"
+
+
+def test_a_key_with_a_slash(tmp_path: Path) -> None:
+    """It is a file in a folder."""
+    tracker = FsspecResultTracker(str(tmp_path))
+    tracker["a/b"] = {"x": 1}
+    assert tracker["a/b"] == {"x": 1} and tracker["a/c"] == {}
+    assert (tmp_path / "a" / "b").is_file()

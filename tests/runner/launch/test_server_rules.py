@@ -20,6 +20,7 @@ CFG: dict[str, dict[str, Any]] = {
     "kubernetes_mcad": {},
     "local_docker": {},
 }
+OTHERS: dict[str, dict[str, Any]] = {"local_cwd": {}, "slurm": {}, "lsf": {}}
 KUBE, DOCKER, BATCH, MAKER = ["kubernetes", "kubernetes_mcad"], ["local_docker"], ["aws_batch"], ["aws_sagemaker"]
 VOLUME = [VolumeMount("data", "/data")]
 
@@ -29,7 +30,7 @@ def dryrun(scheduler: str, cfg: dict[str, Any], **fields: Any) -> Any:
     amounts = {"cpu": 1, "gpu": 0, "memMB": 64, **fields.pop("resource", {})}
     role = Role("w", **{"image": "busybox:1.36", "entrypoint": "echo", "resource": Resource(**amounts), **fields})
     with get_runner() as runner:
-        return runner.dryrun(AppDef("a", [role]), scheduler, {**CFG[scheduler], **cfg})
+        return runner.dryrun(AppDef("a", [role]), scheduler, {**{**CFG, **OTHERS}[scheduler], **cfg})
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,12 @@ def dryrun(scheduler: str, cfg: dict[str, Any], **fields: Any) -> Any:
             "two mounts is `/x`",
         ),
         ([*KUBE, *DOCKER, *BATCH], {}, {"mounts": [BindMount("/a", "x")]}, "`x`, not an absolute path"),
+        (KUBE, {}, {"mounts": [BindMount("~/a", "/a")]}, "~/a"),
+        ([*KUBE, *DOCKER], {}, {"mounts": [BindMount("a", "/a")]}, "`a`, not absolute"),
+        ([*KUBE, *MAKER], {}, {"env": {"1 x": "y"}}, "1 x"),
+        (MAKER, {}, {"env": {"a.b": "y"}}, "a.b"),
+        ([*CFG], {}, {"env": {"A=1": "y"}}, "A=1"),
+        ([*CFG], {}, {"env": {"hf.token": "y"}}, "hf.token"),
         (KUBE, {}, {"mounts": [BindMount("/a", "/dev/shm")]}, "`/dev/shm`"),
         *((KUBE, {}, {"mounts": [VolumeMount(name, "/x")]}, name) for name in ("My_Data", "-a", "a" * 254, "a..b")),
         (DOCKER, {}, {"mounts": [VolumeMount("a/b", "/x")]}, "a/b"),
@@ -61,8 +68,6 @@ def dryrun(scheduler: str, cfg: dict[str, Any], **fields: Any) -> Any:
         *((BATCH, {key: "me"}, {}, key) for key in ("job_role_arn", "execution_role_arn")),
         *((BATCH, {"host_retries": n}, {}, "host_retries") for n in (-1, 10)),
         (BATCH, {"share_id": "a b"}, {}, "share_id"),
-        (BATCH, {"share_id": "a", "priority": 10000}, {}, "priority"),
-        (BATCH, {"timeout_s": 59}, {}, "timeout_s"),
         (BATCH, {}, {"num_replicas": 1001}, "1001"),
         *((MAKER, {"instance_type": t}, {}, "instance_type") for t in ("m5.large", "ml.m5", "ml.")),
         *((MAKER, {"role": r}, {}, "role") for r in ("a b", "arn:aws:s3:::x")),
@@ -102,6 +107,7 @@ def test_what_a_server_would_refuse(
             {"queue": "arn:aws:batch:eu-west-1:123456789012:job-queue/q", "job_role_arn": ARN, "timeout_s": 60},
             {},
         ),
+        ([*KUBE, *DOCKER, *BATCH, "local_cwd", "slurm", "lsf"], {}, {"env": {"a.b": "y"}}),
         (MAKER, {"role": "MyRole", "max_run": 2419200, "input_mode": "Pipe", "output_path": "s3://b"}, {}),
     ],
 )
@@ -116,3 +122,19 @@ def test_every_value_that_is_not_known_yet_passes() -> None:
     role = Role("w", image="${img_root}/x", port_map={"a": 1})
     assert list(broken("torchx.schedulers.kubernetes.rules:RULES", [role], {"namespace": None})) == []
     assert list(broken("", [Role("w", image="")], {"namespace": "A B"})) == []
+
+
+def test_a_name_that_no_environment_can_hold_is_left_out_on_slurm(caplog: pytest.LogCaptureFixture) -> None:
+    """With a warning that names it, as programs written for other versions expect."""
+    role = Role("w", image="", entrypoint="echo", env={"SANITIZER=1": "x", "a.b": "c"}, resource=Resource(1, 0, 64))
+    with get_runner() as runner:
+        shown = str(runner.dryrun(AppDef("a", [role]), "slurm"))
+    assert "SANITIZER" not in shown and "a.b=c" in shown and "SANITIZER=1" in caplog.text
+    assert "SANITIZER=1" in role.env
+
+
+def test_the_home_directory_in_a_bind_mount(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine does not know `~`."""
+    monkeypatch.setenv("HOME", "/home/me")
+    info = dryrun("local_docker", {}, mounts=[BindMount("~/data", "/data")])
+    assert info.request.containers[0].kwargs["mounts"][0]["Source"] == "/home/me/data"

@@ -30,7 +30,7 @@ class RunnerBase:
     def __init__(
         self, name: str, scheduler_factories: dict[str, SchedulerFactory] | None, scheduler_params: dict[str, object]
     ) -> None:
-        self._name = name or DEFAULT_SESSION
+        self._name = DEFAULT_SESSION if name is None else name
         self._backends = Backends(scheduler_factories, scheduler_params)
         self._checked_config = False
 

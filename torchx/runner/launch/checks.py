@@ -12,7 +12,7 @@ MAX_REPLICAS = 1_000_000
 _DEEPEST = 100
 
 
-def check(app: AppDef, *, image_program: bool = False) -> None:
+def check(app: AppDef, *, image_program: bool = False, odd_names: bool = False) -> None:
     """Raise SpecError for an AppDef that no scheduler could run; the message names the role and the problem."""
     if not hasattr(app, "roles"):
         raise SpecError(f"`{app!r}` is not an AppDef", hint="to run a component by its name, call `run_component`")
@@ -27,13 +27,13 @@ def check(app: AppDef, *, image_program: bool = False) -> None:
             raise SpecError(
                 f"app `{app.name}` has a role `{role!r}`, which is not a Role", hint="make it one: `Role(...)`"
             )
-        _check_role(role, image_program)
+        _check_role(role, image_program, odd_names)
         if role.name in names:
             raise SpecError(f"app `{app.name}` has two roles `{role.name}`", hint="names of roles must differ")
         names.add(role.name)
 
 
-def _check_role(role: Role, image_program: bool) -> None:
+def _check_role(role: Role, image_program: bool, odd_names: bool) -> None:
     _check_name(role.name, "a role")
     if role.entrypoint == MISSING or not (role.entrypoint or (image_program and role.entrypoint == "")):
         raise SpecError(
@@ -57,7 +57,7 @@ def _check_role(role: Role, image_program: bool) -> None:
     for arg in role.args:
         _check_text(role, "an argument", arg)
     for name, value in role.env.items():
-        if not (isinstance(name, str) and is_name(name)):
+        if not (isinstance(name, str) and (is_name(name) or _is_dotted(name, value) or (odd_names and "=" in name))):
             raise SpecError(
                 f"role `{role.name}`: `{name!r}` is not a valid name of an environment variable",
                 hint="use letters, digits and underscores, and no digit at the start",
@@ -65,6 +65,13 @@ def _check_role(role: Role, image_program: bool) -> None:
         _check_text(role, f"the value of environment variable `{name}`", value)
     if role.metadata:
         _check_depth(role.metadata, f"the metadata of role `{role.name}`")
+
+
+def _is_dotted(name: str, value: object) -> bool:
+    """Return whether a name may be that of a variable, although a shell, which sets secrets, cannot hold it."""
+    from torchx.schedulers.kit.secrets import is_secret
+
+    return is_name(name.replace(".", "_")) and not is_secret(name, str(value))
 
 
 def _check_counts(role: Role) -> None:

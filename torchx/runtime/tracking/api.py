@@ -48,7 +48,7 @@ class FsspecResultTracker(ResultTracker):
         """Store the results; create missing directories.
 
         Raises:
-            ValueError: the key is not a valid file name.
+            ValueError: the key is not a valid relative path.
             OSError: the file cannot be written.
         """
         import json
@@ -85,8 +85,8 @@ class FsspecResultTracker(ResultTracker):
 
     def _file(self, key: KeyType) -> tuple[Any, str]:
         name = str(key)
-        if not name or "/" in name or name in (".", ".."):
-            raise ValueError(f"`{key}` is not a key: it must be a number or a name without `/`")
+        if not {"", ".", ".."}.isdisjoint(name.split("/")):
+            raise ValueError(f"`{key}` is not a key: it must be a number or a name, such as `a` or `a/b`")
         try:
             from fsspec.core import url_to_fs
         except ImportError as e:

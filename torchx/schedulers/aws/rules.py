@@ -20,15 +20,14 @@ BATCH = (
     ),
     *(Rule(name, rules.text(_ROLE, 2048), "not the ARN of a role") for name in ("job_role_arn", "execution_role_arn")),
     Rule("share_id", rules.text(r"[A-Za-z0-9]{1,255}\*?"), "not letters and digits"),
-    Rule("priority", rules.whole(0, 9999), "not 0 to 9999"),
     Rule("host_retries", rules.whole(0, 9), "not 0 to 9"),
-    Rule("timeout_s", rules.whole(60), "and Batch requires 60 seconds or more"),
     Rule("log_group", rules.text(r"[\w./#-]+", 512), "not the name of a log group"),
     Rule("secrets", lambda found: all(str(v).startswith("arn:") for v in found.values()), "not variables with ARNs"),
     Rule(lambda r: [("the number of replicas", r.num_replicas)], rules.whole(1, 1000), "and 1000 is the most"),
 )
 SAGEMAKER = (
     rules.IMAGE,
+    Rule(lambda r: [("a variable", name) for name in r.env], rules.text(r"[a-zA-Z_]\w*", 512), "no name for one"),
     Rule("instance_type", rules.text(r"ml\.[a-z0-9-]+\.[a-z0-9-]+"), "not a type such as `ml.g5.xlarge`"),
     Rule("role", rules.text(rf"{_ROLE}|[\w+=,.@-]{{1,64}}", 2048), "neither the name nor the ARN of a role"),
     Rule("input_mode", ("File", "Pipe", "FastFile").__contains__, "not one of File, Pipe, FastFile"),

@@ -9,6 +9,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from os.path import expanduser
 from typing import Any
 
 from torchx.errors import SpecError
@@ -236,7 +237,8 @@ def _render_mounts(role: Role) -> dict[str, object]:
     devices: list[str] = []
     for mount in [*role.mounts, *get_device_mounts(role.resource.devices)]:
         if isinstance(mount, (BindMount, VolumeMount)):
-            kind, source = ("bind", mount.src_path) if isinstance(mount, BindMount) else ("volume", mount.src)
+            source = expanduser(mount.src_path) if isinstance(mount, BindMount) else mount.src
+            kind = "bind" if isinstance(mount, BindMount) else "volume"
             mounts.append({"Type": kind, "Source": source, "Target": mount.dst_path, "ReadOnly": mount.read_only})
         else:
             devices.append(f"{mount.src_path}:{mount.dst_path}:{mount.permissions}")

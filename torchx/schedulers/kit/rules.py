@@ -85,6 +85,9 @@ IMAGE = Rule(
 )
 PORTS = Rule(lambda r: [(f"port `{name}`", n) for name, n in r.port_map.items()], whole(1, 65535), "not 1 to 65535")
 MOUNTS = (
+    Rule(
+        lambda r: [("a mount's source", getattr(m, "src_path", "/")) for m in r.mounts], text("[/~].*"), "not absolute"
+    ),
     Rule(lambda r: [("a mount's path", m.dst_path) for m in r.mounts], text("/.*", 4096), "not an absolute path"),
     Rule(_repeated, lambda value: value is None, "and a path can have one only", "remove one, or choose another path"),
 )

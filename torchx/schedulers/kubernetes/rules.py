@@ -18,6 +18,12 @@ RULES = (
         "where every pod has its shared memory, or which contains a `:`",
     ),
     Rule(
+        lambda r: [("a mount's source", getattr(m, "src_path", "/")) for m in r.mounts],
+        rules.text("/.*"),
+        "not absolute",
+    ),
+    Rule(lambda r: [("a variable", name) for name in r.env], rules.text(r"[-._a-zA-Z][-.\w]*"), "no name for one"),
+    Rule(
         lambda role: [("a device", name) for name in role.resource.devices],
         rules.text(f"(?=[^/]*/|hugepages-|ephemeral-storage){rules.QUALIFIED}"),
         "which is not the name of a resource of nodes, such as `nvidia.com/gpu`",

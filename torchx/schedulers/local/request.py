@@ -121,6 +121,7 @@ def render_request(
         folder = replica_folder(logs, role.name, replica.k)
         role.env.setdefault(ENV_ERROR_FILE, f"{folder}/{ERROR_FILE}")
         role.env.setdefault(ENV_RANK0_HOST, _this_host() if role.num_replicas > 1 else "localhost")
+        role.env.setdefault("PET_LOG_DIR", f"{folder}/torchelastic/{role.name}")  # of torchrun
         if search:
             role.env["PATH"] = os.pathsep.join([*search, role.env.get("PATH") or path])
         files = (f"{folder}/{name}" for name in (STDOUT_LOG, STDERR_LOG, COMBINED_LOG))

@@ -77,6 +77,10 @@ def check(opts: AWSBatchOpts) -> None:
         raise ConfigError(f"compute `{opts.compute}` is not one of {', '.join(COMPUTE)}")
     if opts.priority and not opts.share_id:
         raise ConfigError(f"priority {opts.priority} only applies within a share", hint="set `share_id` as well")
+    if not 0 <= opts.priority <= 9999:
+        raise ConfigError(f"priority {opts.priority} is not between 0 and 9999")
+    if opts.timeout_s is not None and opts.timeout_s < 60:
+        raise ConfigError(f"timeout_s {opts.timeout_s} is too short: Batch requires 60 seconds or more")
     if opts.execute_command and not opts.job_role_arn:
         raise ConfigError(
             "execute_command needs `job_role_arn`: ECS Exec opens its channels with the role of the job",
