@@ -157,7 +157,7 @@ def test_a_failed_init_container_is_the_cause():
         "containerStatuses": [{"name": "main", "state": {"waiting": {"reason": "PodInitializing"}}}],
     }
     status["initContainerStatuses"] = [{"name": "i", "state": {"terminated": {"exitCode": 3, "message": "no config"}}}]
-    assert failure(status).summary() == "exit code 3: no config"
+    assert failure(status).summary() == "exit code 3: init container `i` failed: no config"
 
 
 @pytest.mark.parametrize("name", ["main", "pytorch", "node"])

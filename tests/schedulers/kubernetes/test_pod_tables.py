@@ -178,7 +178,7 @@ def scheduled(status: str = "False", **fields: str) -> dict[str, Any]:
         (ran("Pending", container("waiting")), "n1", "", False, False),
         (
             ran("Pending", container("waiting", reason="PodInitializing"), initContainerStatuses=[container("waiting", name="i", reason="ErrImagePull")]),
-            "n1", "its image cannot be pulled (ErrImagePull)", True, False,
+            "n1", "init container `i`: its image cannot be pulled (ErrImagePull)", True, False,
         ),
         (
             ran("Running", container(), container("waiting", name="side", reason="CrashLoopBackOff")),

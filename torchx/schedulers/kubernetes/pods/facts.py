@@ -32,6 +32,7 @@ class Pod:
         role_index: index of its role.
         role: label of the role, which is its name if that is a valid label.
         container: the container whose end is the pod's end.
+        init: whether that is an init container, so that the program did not start.
         left: termination message: torchelastic's error file, or the end of the log.
         starting: its containers are being created; if this takes long, events have the reason.
         failures: failures of the replica; disruptions by the cluster do not count.
@@ -45,6 +46,7 @@ class Pod:
     role_index: int
     role: str = ""
     container: str = names.MAIN_CONTAINER
+    init: bool = False
     left: str = ""
     starting: bool = False
     failures: int = 0
@@ -57,7 +59,8 @@ class Pod:
         from ``log`` (the end of its log) if that was read.
         """
         file = _error_file(self.left)
-        return Evidence(error_file=file, stderr=log or ("" if file else self.left))
+        reason = f"init container `{self.container}` failed" if self.init else ""
+        return Evidence(error_file=file, stderr=log or ("" if file else self.left), reason=reason)
 
     def says_enough(self) -> bool:
         """Whether its status is sufficient to explain the failure, so that its log need not be read."""
@@ -161,7 +164,8 @@ def _failed(pod: Pod, item: Object) -> Pod:
     container = main_container(_list(status, "containerStatuses"))
     if not _terminated(container).get("exitCode"):
         started = _list(status, "initContainerStatuses")
-        container = next((c for c in started if _terminated(c).get("exitCode")), container)
+        failed = next((c for c in started if _terminated(c).get("exitCode")), None)
+        container, pod = failed or container, replace(pod, init=failed is not None)
     last = _terminated(container)
     pod = _ended_by(pod, status, last)
     pod = replace(pod, container=str(container.get("name") or pod.container))
@@ -248,11 +252,13 @@ def _waits(status: Object) -> tuple[str, bool]:
             message = shorten(str(condition.get("message") or "it waits for a node"))
             gated = condition.get("reason") == "SchedulingGated"
             return ("it is held back by a scheduling gate" if gated else f"no node fits: {message}"), False
-    for container in (*_list(status, "initContainerStatuses"), *_list(status, "containerStatuses")):
+    first = _list(status, "initContainerStatuses")
+    for container in (*first, *_list(status, "containerStatuses")):
         waiting = _dict(_dict(container, "state"), "waiting")
         reason = str(waiting.get("reason") or "")
         if reason:
-            return reasons.waiting(reason, str(waiting.get("message") or "")), reason in reasons.STUCK
+            which = f"init container `{container.get('name')}`: " if container in first else ""
+            return which + reasons.waiting(reason, str(waiting.get("message") or "")), reason in reasons.STUCK
     return "", False
 
 
