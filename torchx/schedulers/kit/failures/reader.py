@@ -10,6 +10,7 @@ from torchx.schedulers.kit.failures import SHELL, Evidence, signal_name
 from torchx.schedulers.kit.failures.classes import classify, is_aftermath, is_vague, is_wrapper
 from torchx.schedulers.kit.failures.lines import clean
 from torchx.schedulers.kit.failures.row import LAUNCHER, LINE
+from torchx.schedulers.kit.failures.rows import shapes
 from torchx.schedulers.kit.failures.signatures import first, in_lines, note_all
 from torchx.schedulers.kit.failures.torchrun import Report, Worker, read_report, streams
 from torchx.schedulers.kit.failures.tracebacks import HEADER, Trace, bounded, find_traces
@@ -25,47 +26,7 @@ _MESSAGE_CHARS = 2000
 _BYTE, _WRAPPED, _LAST_WRAPPED = 256, 240, 252  # a launcher that exits with `-n`, signal n, ends with 256-n
 _ADVICE_LINES = 6
 _LAST_LINES = 12  # of a program without exception: a signature above them was not its end
-# Lines that never show the cause: logging of torch and Slurm, warnings, progress bars, rules, traces of the shell.
-_NOISE = (
-    r"[IW]\d{4} \d\d:\d\d:\d\d|\[[IW]\d{4} \d\d:\d\d:\d\d|[IWE]\d{4} [\d:.]+ +\d+ torch/distributed/|NOTE: Redirects"
-    r"|Setting OMP_NUM_THREADS environment|\S+:\d+: \w*Warning: |\s*warnings\.warn\(|.*\d%\|.*\||[-=*+_#~]{3,}$|\++ "
-    r"|note: run with `RUST_BACKTRACE|(?:srun|sbatch|slurmd|slurmstepd\S*): |make(?:\[\d+\])?: \*\*\*|exit status \d+$"
-    r"|Set the environment variable HYDRA_FULL_ERROR|See '.* --help'|Run '.* --help' for|Execution halted|Pass --help"
-    r"|compilation terminated\.|ninja: build stopped|usage: |Usage: "
-    r"|Aborted \(core dumped\)$|.*\b(?:INFO|DEBUG)\b|Process \S+:$|Extension modules: |frame #\d+: |<omitting python"
-    r"|Exception raised from |\s+at \S|\s+@ +0x|Node\.js v\d|\[\w{3} \w{3} [ \d]\d [\d:]{8} \d{4}\]$"
-)
 SETUP_FAILED = "torchx: set-up failed: "  # the last line of a replica whose set-up failed; see kit/setup.sh
-# Messages of programs that end without a Python exception. The first such line is the message of the failure.
-_FATAL = (
-    r"Fatal Python error: |terminate called |panic: |thread '.*' panicked at |Exception in thread \"|fatal error: "
-    r"|.*: Assertion [`'].* failed|.*\bCheck failed: |==\d+==ERROR: \w+Sanitizer|\*\*\* \w+|FATAL ERROR: "
-    r"|.*Watchdog caught collective operation|.*ProcessGroupNCCL.* watchdog |(?:free|malloc|realloc)\(\): "
-    r"|.*\bdouble free or|corrupted |munmap_chunk"
-)
-# PyTorch's threads may print this while the interpreter exits after an exception.
-_ABORTED_AT_EXIT = "terminate called without an active exception"
-_ERROR_WORDS = (
-    r"(?i).*\b(?:error|fatal|failed|cannot|can't|denied|not found|no such|exception|invalid|segmentation fault)"
-)
-_KERNEL = (
-    r"(?:oom-kill:constraint=|(?:Memory cgroup out|Out) of memory: |NVRM: |amdgpu |mce: |nvidia-nvswitch\d*: "
-    r"|\S+ invoked oom-killer)"
-)
-_UNIT = r"(?:\S+ +){0,4}systemd(?:-oomd)?\[\d+\]: |systemd-oomd |=>> PBS: |\S+\.(?:service|scope): "
-_ERROR_HEAD = r"(?:\S+: )?(?i:fatal error|error|fatal|critical)\b[: ]"
-_SYSTEM = rf"(?:srun|sbatch|slurmd|slurmstepd\S*): |(?:\[[^\]]{{1,40}}\] |(?:\S+ +){{0,4}}kernel: )*{_KERNEL}|{_UNIT}"
-_STEP_NEWS = (
-    r"srun: (?:error: \S+: tasks? \S+: (?!Out Of Memory)|Job step aborted|launch/slurm|Force Terminated|got SIG"
-    r"|forcing job)"
-)
-_SNAKEMAKE = r"RuleException:$|Error in rule \w+:$"  # begins its report of a job that failed
-# Lines of a message that PyTorch appends to every error of a GPU.
-_ADVICE = (
-    r"Search for `\w+' in https?://|\w+ kernel errors might be asynchronously reported|For debugging consider passing "
-    r"|(?:Device-side assertion tracking was not enabled|Compile with `TORCH_USE_\w+` to enable) "
-)
-_ASSERTION = r".*\bthread: \[[\d,]+\] (Assertion .* failed)"
 
 
 def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "", ended: float = 0) -> Failure:
@@ -85,12 +46,12 @@ def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "",
     report = read_report(lines)
     found = _of_workers(lines, report, stdout, end) if report is not None else _of_program(lines, stdout, end)
     found = _with_error_file(parse_failure(evidence.error_file), found)
-    system = [line for line in lines if re.match(_SYSTEM, line) and not re.match(_STEP_NEWS, line)]
+    system = [line for line in lines if re.match(shapes.SYSTEM, line) and not re.match(shapes.STEP_NEWS, line)]
     for where in (LINE, LAUNCHER):
         note_all(where, [*lines, *stdout])
     kind, line = classify(found, "\n".join([evidence.said, *system]))
-    message = re.sub(rf"\n(?:{_ADVICE}).*", "", found.message)
-    asserted = next(filter(None, (re.match(_ASSERTION, line) for line in lines)), None)
+    message = re.sub(rf"\n(?:{shapes.ADVICE}).*", "", found.message)
+    asserted = next(filter(None, (re.match(shapes.ASSERTION, line) for line in lines)), None)
     if asserted and "device-side assert" in message:  # the exception does not say which one failed
         message = f"{asserted[1]}\n-> {message}"
     message = message or (system[0].partition(": ")[2].removeprefix("error: ") if system else "")
@@ -160,7 +121,7 @@ def _ended(end: Failure, signal: str) -> Failure:
 
 def _without_snakemake(lines: list[str]) -> list[str]:
     """Return the output of a Snakemake rule; its failure report is reduced to the message of an exception."""
-    at = next((i for i, line in enumerate(lines) if re.match(_SNAKEMAKE, line)), None)
+    at = next((i for i, line in enumerate(lines) if re.match(shapes.SNAKEMAKE, line)), None)
     if at is None:
         return lines
     raised = re.match(r"(\w+) in file \".*\", line \d+:$", lines[at + 1]) if at + 2 < len(lines) else None
@@ -179,8 +140,8 @@ def _last_trace(traces: Sequence[Trace], lines: Sequence[str], end: Failure) -> 
     if not ending:
         return None
     after = [line for line in lines[ending[-1].end :] if _says(line)]
-    after = [line for line in after if not line.startswith(_ABORTED_AT_EXIT)]
-    if end.signal and (len(after) > _CONTEXT_LINES or any(re.match(_FATAL, line) for line in after)):
+    after = [line for line in after if not line.startswith(shapes.ABORTED_AT_EXIT)]
+    if end.signal and (len(after) > _CONTEXT_LINES or any(re.match(shapes.FATAL, line) for line in after)):
         return None  # a signal ended it, long after that exception was handled
     return ending[-1]
 
@@ -239,7 +200,7 @@ def _plain(line: str) -> str:
 def _fatal(said: Sequence[str]) -> tuple[str, Sequence[str]] | None:
     """Return the message of a program that crashed without a Python exception, and the lines around it."""
     said = said[-_FATAL_WITHIN:]
-    at = next((i for i, line in enumerate(said) if re.match(_FATAL, line)), None)
+    at = next((i for i, line in enumerate(said) if re.match(shapes.FATAL, line)), None)
     if at is None:
         return None
     line = said[at]
@@ -254,16 +215,16 @@ def _fatal(said: Sequence[str]) -> tuple[str, Sequence[str]] | None:
 
 def _last_word(said: Sequence[str], end: Failure) -> tuple[str, Sequence[str]]:
     """Return the last line; if a signal ended the program, only if that line mentions an error."""
-    if end.exit_code is None and not re.match(_ERROR_WORDS, said[-1]):
+    if end.exit_code is None and not re.match(shapes.ERROR_WORDS, said[-1]):
         return "", said
     at = len(said) - 1
-    if not re.match(_ERROR_WORDS, said[at]):  # advice may stand below the error
-        at = next((i for i in range(at, max(at - _ADVICE_LINES, -1), -1) if re.match(_ERROR_HEAD, said[i])), at)
+    if not re.match(shapes.ERROR_WORDS, said[at]):  # advice may stand below the error
+        at = next((i for i in range(at, max(at - _ADVICE_LINES, -1), -1) if re.match(shapes.ERROR_HEAD, said[i])), at)
     return said[at].strip(), said[:at]
 
 
 def _says(line: str) -> bool:
-    return bool(line.strip()) and re.match(_NOISE, line) is None and first(LAUNCHER, line) is None
+    return bool(line.strip()) and re.match(shapes.NOISE, line) is None and first(LAUNCHER, line) is None
 
 
 # -- torchrun ------------------------------------------------------------------------------------------

@@ -5,33 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from torchx.schedulers.kit.failures.rows import shapes
 from torchx.util.records import dataclass, replace
 
 HEADER = "Traceback (most recent call last):"
 
 _MESSAGE_LINES = 30
 _MESSAGE_CHARS = 2000
-_CHAINED = (
-    "During handling of the above exception, another exception occurred:",
-    "The above exception was the direct cause of the following exception:",
-)
 _EXCEPTION = r"((?:[^\W\d]\w*\.)*[^\W\d]\w*(?:\(\w+\))?)(?:: ?(.*))?$"
 _RAY = "ray.exceptions.RayTaskError"  # frames and exception of the task follow, without a header
 _FRAME = r'(?:> |\s+)File "(.*)", line \d+'
 _SYNTAX = r"(?:SyntaxError|IndentationError|TabError): "
-# Precedes a traceback in the message of another one: of a DataLoader's worker, torch.multiprocessing, a process pool.
-_NESTED = r'"""|.*terminated with the following error:|.*Exception ranks:.*'
-# Tracebacks that do not end a program.
-_IGNORED = r"Exception ignored in|--- Logging error ---|Error in atexit\._run_exitfuncs|Exception ignored while"
-# Lines that end the message of an exception: output of other programs and of logging.
-_FOREIGN = (
-    r"\[?\d{4}-\d\d-\d\d[ T_]\d\d:\d\d|\[?\d\d:\d\d:\d\d|\[?[IWEF]\d{4} \d\d:\d\d:\d\d"
-    r"|(?-i:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|error: |\S+:\d+: \w*Warning: |Exception ignored|Exception in thread"
-    r"|(?:srun|slurmstepd\S*|slurmd|sbatch|mpirun|wandb|torchx): |Fatal Python error|terminate called"
-    r"|\S+: line \d+: |exception raised from |frame #\d+|[-=*]{20,}$|Process \S+:$"
-)
-# Exceptions that are informative without a message, so that a chain may begin with them. `queue.Empty` is not.
-_BARE = ("AssertionError", "MemoryError", "NotImplementedError", "RecursionError", "ValueError", "RuntimeError")
 
 
 @dataclass(frozen=True)
@@ -73,7 +57,7 @@ class Trace:
     @property
     def message(self) -> str:
         """The original error, followed by the last one of the chain if it differs."""
-        told = [link for link in self.links if link.text or link.name in _BARE] or self.links[-1:]
+        told = [link for link in self.links if link.text or link.name in shapes.BARE] or self.links[-1:]
         first, last = bounded(str(told[0])), bounded(str(told[-1]))
         return first if told[0].text == told[-1].text else f"{first}\n-> {last}"
 
@@ -89,7 +73,7 @@ def find_traces(lines: Sequence[str]) -> list[Trace]:
     while at < len(lines):
         if HEADER in lines[at]:
             links, end = _read_chain(lines, at)
-            ignored = at > 0 and re.match(_IGNORED, lines[at - 1]) is not None
+            ignored = at > 0 and re.match(shapes.IGNORED, lines[at - 1]) is not None
             if ignored and found and (found[-1].end, found[-1].links) == (at - 1, tuple(links)):
                 found[-1] = replace(found[-1], ignored=True)  # Cython prints an ignored exception twice
             found.append(Trace(at, end, tuple(links), ignored))
@@ -115,7 +99,7 @@ def _read_chain(lines: Sequence[str], at: int) -> tuple[list[Link], int]:
         found, at = _read_one(lines, at)
         links += found
         mark = _after_blanks(lines, at)
-        if mark >= len(lines) or lines[mark].strip(" |") not in _CHAINED:
+        if mark >= len(lines) or lines[mark].strip(" |") not in shapes.CHAINED:
             return links, at
         header = _after_blanks(lines, mark + 1)
         if header >= len(lines) or HEADER not in lines[header]:
@@ -148,7 +132,7 @@ def _read_one(lines: Sequence[str], at: int) -> tuple[list[Link], int]:
     below = at
     while at < len(lines):
         if HEADER in lines[at]:
-            if not (lines[at].startswith("Original ") or re.match(_NESTED, lines[at - 1])):
+            if not (lines[at].startswith("Original ") or re.match(shapes.NESTED, lines[at - 1])):
                 break
             found, at = _read_chain(lines, at)
             inner += found
@@ -168,7 +152,11 @@ def _read_one(lines: Sequence[str], at: int) -> tuple[list[Link], int]:
 
 def _ends_message(lines: Sequence[str], at: int) -> bool:
     line = lines[at]
-    if line.strip(" |") in _CHAINED or re.match(_FOREIGN, line, re.IGNORECASE) or _is_bare_syntax_error(lines, at):
+    if (
+        line.strip(" |") in shapes.CHAINED
+        or re.match(shapes.FOREIGN, line, re.IGNORECASE)
+        or _is_bare_syntax_error(lines, at)
+    ):
         return True
     if line.strip():
         return False
