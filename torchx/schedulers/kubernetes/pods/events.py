@@ -9,6 +9,7 @@ from torchx.schedulers.kubernetes.answers import JobObjects
 from torchx.schedulers.kubernetes.api.errors import unless_forbidden
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.names import JOBSET, KUBEFLOW, LABEL_QUEUE, VOLCANO, Object, labels_of
+from torchx.schedulers.kubernetes.pods.admission import why_it_waits
 from torchx.schedulers.kubernetes.reasons import NO_PODS, NO_START, TAKEN_AWAY, WHY_FAILED
 from torchx.specs.api import AppState
 
@@ -104,9 +105,8 @@ def _admission(api: KubeApi, namespace: str, item: Object) -> str:
     queue = queue_of(item)
     try:
         for workload in workloads(api, namespace, item):
-            for condition in (workload.get("status") or {}).get("conditions") or ():
-                if condition.get("type") == "QuotaReserved" and condition.get("status") == "False":
-                    return f"it waits in the queue `{queue}`: {str(condition.get('message', '')).strip()}"
+            if said := why_it_waits(workload, queue):
+                return said
     except NotFoundError:
         return f"it waits in the queue `{queue}`, and this cluster has no Kueue"
     return ""
