@@ -134,6 +134,8 @@ def test_a_short_reference(torchx: Call, runs: Path) -> None:
     create(f"{runs}/runs").add_metadata(handle, a=1)
     for reference in ("@last", handle.rpartition("/")[2]):
         assert rows(torchx("tracker", "list", "metadata", reference).out)[1:] == [["a", "1"]]
+    for words in ((), ("list",), ("list", "metadata")):
+        assert rows(torchx("tracker", *words).out)[1:] == [["a", "1"]], "without a job, it is the newest run"
 
 
 @pytest.mark.parametrize(
@@ -145,8 +147,8 @@ def test_a_short_reference(torchx: Call, runs: Path) -> None:
         (["metadata", "@last"], 3, "there is no run on record", "`torchx list`"),
         (["jobs", "--tracker", "fspec"], 3, "no tracker `fspec` is configured", "did you mean `fsspec`?"),
         (["jobs", "--tracker", "zz"], 3, "no tracker `zz` is configured", "configured: fsspec"),
-        (["metadata"], 2, "RUN_ID", "torchx tracker list metadata --help"),
-        ([], 2, "jobs|metadata|artifacts|lineage", "torchx tracker list --help"),
+        (["metadata"], 3, "there is no run on record", "`torchx list`"),
+        ([], 3, "there is no run on record", "`torchx list`"),
     ],
 )
 def test_mistakes(torchx: Call, runs: Path, words: list[str], code: int, message: str, hint: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from .conftest import Call
 
@@ -81,3 +82,15 @@ def test_a_repository_is_missed_all_the_same(torchx: Call, project: Path) -> Non
     pytest.importorskip("docker")
     outcome = torchx("run", "--dryrun", "-s", "kubernetes", "-cfg", "code=registry", "utils.python", "-c", "1")
     assert (outcome.code, "there is no `image_repo`" in outcome.err) == (2, True)
+
+
+def test_a_manifest_for_kubectl(torchx: Call, project: Path) -> None:
+    """`--manifest` prints the objects alone, as YAML documents."""
+    (project / "train.py").write_text("")
+    found = torchx("run", "--dryrun", "--manifest", "-s", "kubernetes", "--image", "me:1", "--workspace=", "train.py")
+    assert found.code == 0, found.err
+    objects = [*yaml.safe_load_all(found.out)]
+    assert {"apiVersion", "kind"} <= objects[-1].keys()
+    assert "Assumed" in found.err
+    implied = torchx("run", "--manifest", "-s", "kubernetes", "--image", "me:1", "--workspace=", "train.py")
+    assert [o["kind"] for o in yaml.safe_load_all(implied.out)] == [o["kind"] for o in objects]

@@ -164,7 +164,7 @@ class CmdRun(SubCommand):
             with NamesOnly():
                 info = call_runner(runner, "dryrun", run_args)
             export_to(runner, info, args.export, workspace=run_args.workspace, as_json=as_json)
-        elif run_args.dryrun:
+        elif run_args.dryrun or given.get("manifest"):
             show_dryrun(runner, lambda: call_runner(runner, "dryrun", run_args), given)
         elif run_args.component_name == _SESSION and not any(map(given.get, ("wait", "log", "json", "detach"))):
             from torchx.cli.session import hold
@@ -298,7 +298,9 @@ def show_dryrun(runner: Runner, make: Callable[[], AppDryRunInfo[Any]], given: M
 
     with NamesOnly():
         info = make()
-    spec_page.show_dryrun(info, as_json=given.get("json", False), full=given.get("full", False))
+    spec_page.show_dryrun(
+        info, as_json=given.get("json", False), full=given.get("full", False), manifest=given.get("manifest", False)
+    )
     runner.discard(info)
 
 

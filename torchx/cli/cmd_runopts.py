@@ -72,7 +72,8 @@ def _rights(runner: Runner, name: str, literals: list[str]) -> str:
 def _indent(opts: runopts) -> str:
     if not len(opts):
         return "    (no options)"
-    return "\n".join(f"    {line}".rstrip() for line in repr(opts).splitlines())
+    usage, _, rest = repr(opts).partition("\n\n")  # a line with all options helps nobody
+    return "\n".join(f"    {line}".rstrip() for line in (rest or usage).splitlines())
 
 
 def _fields(opts: runopts) -> list[dict[str, Any]]:

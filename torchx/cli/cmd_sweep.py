@@ -63,7 +63,7 @@ class CmdSweep(CmdRun):
     def go(self, runner: Runner, run_args: TorchXRunArgs, args: argparse.Namespace) -> None:
         tasks = _tasks(args)
         runner.check_sweep(tasks)
-        if run_args.dryrun:
+        if run_args.dryrun or getattr(args, "manifest", False):
             with NamesOnly():
                 info = call_runner(runner, "dryrun", run_args, sweep=True)
             _show(runner, info, tasks, args)
@@ -81,7 +81,8 @@ def _show(runner: Runner, info: AppDryRunInfo[Any], tasks: TaskList, args: argpa
     try:
         check_job(info._app, tasks)
         as_json = getattr(args, "json", False)
-        spec_page.show_dryrun(info, as_json=as_json, full=getattr(args, "full", False))
+        given = {name: getattr(args, name, False) for name in ("full", "manifest")}
+        spec_page.show_dryrun(info, as_json=as_json, **given)
         note(f"{len(tasks.points):,} tasks; the first: {tasks.text(0)}; the last: {tasks.text(-1)}")
     finally:
         runner.discard(info)

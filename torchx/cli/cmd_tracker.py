@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from torchx.cli.argparse_util import JSON, declare
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import note
-from torchx.cli.log_targets import JOB_HELP
+from torchx.cli.log_targets import JOB_HELP, or_last
 from torchx.cli.render import document, table
 from torchx.errors import BackendError, NotFoundError, TorchXError
 from torchx.runner import get_runner
@@ -29,10 +29,10 @@ T = TypeVar("T")
 
 class CmdTracker(SubCommand):
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        verbs = subparser.add_subparsers(title="what to do", metavar="list", dest="tracker_verb", required=True)
+        verbs = subparser.add_subparsers(title="what to do", metavar="list", dest="tracker_verb")
         text = "list what is in a tracker"
         kinds = verbs.add_parser("list", description=text, help=text).add_subparsers(
-            title="of what", metavar="jobs|metadata|artifacts|lineage", dest="tracker_kind", required=True
+            title="of what", metavar="jobs|metadata|artifacts|lineage", dest="tracker_kind"
         )
         for name, line, add, run in (
             ("jobs", "jobs that wrote to the tracker", self.add_list_job_arguments, self.list_jobs_command),
@@ -46,8 +46,9 @@ class CmdTracker(SubCommand):
             parser.set_defaults(func=run, _parser=parser)
 
     def run(self, args: argparse.Namespace) -> None:
-        """Never called: each subcommand sets its own ``func``."""
-        raise NotImplementedError
+        """List the metadata of the newest run: `torchx tracker` without further words."""
+        args.RUN_ID, args.tracker, args.json = None, None, False
+        self.list_metadata_command(args)
 
     @property
     def tracker(self) -> TrackerBase:
@@ -62,11 +63,11 @@ class CmdTracker(SubCommand):
         declare(subparser, [("--parent-run-id --parent_run_id", "RUN_ID", "only jobs whose parent is this run")])
 
     def add_metadata_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        subparser.add_argument("RUN_ID", help=JOB_HELP)
+        subparser.add_argument("RUN_ID", nargs="?", help=JOB_HELP)
 
     def add_artifacts_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.add_argument("--artifact", metavar="NAME", help="only the artifact of this name")
-        subparser.add_argument("RUN_ID", help=JOB_HELP)
+        subparser.add_argument("RUN_ID", nargs="?", help=JOB_HELP)
 
     def add_job_lineage_arguments(self, subparser: argparse.ArgumentParser) -> None:
         only = subparser.add_mutually_exclusive_group()
@@ -74,7 +75,7 @@ class CmdTracker(SubCommand):
         only.add_argument("--sources-only", "--sources_only", action="store_true", help=sources)
         only.add_argument("--descendants-only", "--descendants_only", action="store_true", help=descendants)
         subparser.add_argument("--artifact", metavar="NAME", help="only jobs that used this artifact")
-        subparser.add_argument("RUN_ID", help=JOB_HELP)
+        subparser.add_argument("RUN_ID", nargs="?", help=JOB_HELP)
 
     def list_jobs_command(self, args: argparse.Namespace) -> None:
         name, tracker = choose_tracker(args.tracker)
@@ -143,8 +144,11 @@ class CmdTracker(SubCommand):
         _table(["RELATION", "JOB", "ARTIFACT"], rows, nothing=f"`{run_id}` has no lineage of this kind")
 
 
-def _run_id(reference: str) -> str:
+def _run_id(reference: str | None) -> str:
     """Resolve a short reference; return one that is not on record as it is, because the tracker may know it."""
+    if reference is None:
+        with get_runner() as runner:
+            return or_last(runner, None)
     if "://" in reference:
         return reference
     try:

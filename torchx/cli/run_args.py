@@ -38,6 +38,7 @@ WHERE: tuple[Row, ...] = (
     ("--profile", "NAME", "use the sections [...@NAME] of .torchxconfig"),
     ("-j", "NODESxWORKERS", "run the script under torchrun: `2x8` is 2 nodes with 8 workers each", {"dest": "size"}),
     *resources.ROWS,
+    ("--manifest", "", "with --dryrun: print the request alone, for example for `kubectl apply -f -`"),
     ("--dryrun --dry-run", "", "show what would be submitted without submitting it; no image is built"),
     FULL,
 )

@@ -21,10 +21,11 @@ _SECTION = "\n# -- "  # begins a section in the scripts of backends; only the te
 _LEAST_SECRET = 4
 
 
-def show_dryrun(info: AppDryRunInfo[Any], *, as_json: bool, full: bool = False) -> None:
+def show_dryrun(info: AppDryRunInfo[Any], *, as_json: bool, full: bool = False, manifest: bool = False) -> None:
     """Print what ``torchx run`` would submit, secrets masked.
 
-    With ``full``, also options at their default, and the sections of a script that are the same for every job.
+    With ``manifest``, the request alone. With ``full``, also options at their default, and
+    the sections of a script that are the same for every job.
     """
     app, scheduler = info._app, str(info._scheduler)
     shown = serialize.masked(app) if app is not None else None
@@ -33,6 +34,9 @@ def show_dryrun(info: AppDryRunInfo[Any], *, as_json: bool, full: bool = False) 
     if as_json:
         spec = serialize.appdef_to_dict(shown, fallback=repr) if shown is not None else None
         print(document({"dryrun": True, "scheduler": scheduler, "app": spec, "cfg": cfg, "request": request}))
+        return
+    if manifest:
+        print(printable(request.strip(), lines=True))
         return
     color = has_color(sys.stdout)
     parts = [] if shown is None else [app_page(shown, color=color)]

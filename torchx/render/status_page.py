@@ -125,9 +125,12 @@ def _place(url: str) -> str:
     """
     if not url.startswith("file://"):
         return f"ui:       {printable(url)}"
-    from urllib.parse import unquote
+    folder = url.removeprefix("file://")
+    if "%" in folder:
+        from urllib.parse import unquote
 
-    return f"logs:     {printable(unquote(url.removeprefix('file://')))}"
+        folder = unquote(folder)
+    return f"logs:     {printable(folder)}"
 
 
 def _most_memory(roles: list[RoleStatus]) -> Iterator[str]:

@@ -6,7 +6,8 @@ selects Volcano if a ``queue`` is given. Otherwise it selects JobSet, Volcano or
 order, by what the cluster supports. One object owns all others; all have the label
 ``app.kubernetes.io/instance=<name>``.
 
-A dry run prints a manifest for ``kubectl apply -f -``, and needs neither a cluster nor the Kubernetes client.
+``torchx run --dryrun --manifest`` prints a manifest for ``kubectl apply -f -``. It needs neither a cluster nor
+the Kubernetes client.
 
 Limits: stdout and stderr share one log. Cancelling a job deletes its running pods and keeps those that have ended. With
 plain Jobs, failed pods are replaced one by one, whatever the retry policy.

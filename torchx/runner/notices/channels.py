@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from torchx.config import get_section
+from torchx.config import find_configs, get_section
 from torchx.config.trust import permit
 from torchx.errors import ConfigError, SpecError
 from torchx.util.redaction import learn
@@ -33,17 +33,24 @@ def settings_of(channel: str) -> dict[str, Any]:
             raise ConfigError(f"the value of `[notify] {kind}` does not begin with https://")
         return {"url": url}
     if not section.get("mail"):
-        raise ConfigError("`[notify]` has no key `mail`", hint="write `mail = me@example.org` there")
+        raise ConfigError("`[notify]` has no key `mail`", hint=f"write `mail = me@example.org` into {_file()}")
     mail = {"to": section["mail"], "from": section.get("mail_from") or section["mail"]}
     mail.update(server=section.get("smtp") or "localhost", user=section.get("smtp_user", ""))
     return {**mail, "password": _secret(section, "smtp_password") if mail["user"] else ""}
+
+
+def _file() -> str:
+    """Return the config file to edit: the last one that was read, or the user's own."""
+    paths = find_configs()
+    return f"`{paths[-1] if paths else '~/.torchxconfig'}`"
 
 
 def _secret(section: dict[str, str], key: str) -> str:
     from torchx.schedulers.kit.secrets import look_up
     from torchx.specs.secret import VALUES, Secret
 
-    hint = f"write `{key} = env:NAME`, `cmd:COMMAND` or `file:PATH` there"
+    example = f"{key} = env:NAME_OF_A_VARIABLE"
+    hint = f"write `{example}` (or `cmd:COMMAND`, `file:PATH`) below `[{SECTION}]` in {_file()}"
     if not section.get(key):
         raise ConfigError(f"`[notify]` has no key `{key}`", hint=hint)
     try:
