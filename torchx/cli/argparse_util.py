@@ -15,6 +15,8 @@ from torchx.util.term import has_color, width
 
 Row = tuple[str, str, str] | tuple[str, str, str, dict[str, Any]]
 CFG, CFG_ROW = "K=V,...", {"action": "append", "dest": "cfg"}
+OPTIONAL = ("--check-nodes", "--only-checks")
+"""An option, and what it stands for with ``=VALUE``."""
 JSON: Row = ("--json", "", "one JSON document, for programs")
 
 
@@ -45,6 +47,18 @@ class Parser(argparse.ArgumentParser):
         if left:
             raise self.unexpected(left, parsed)
         return parsed
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Read an option with an optional value, which argparse would take from the next word."""
+        option, with_value = OPTIONAL
+        if option in self._option_string_actions:
+            words, rest = list(sys.argv[1:] if args is None else args), []
+            if "--" in words:
+                words, rest = words[: words.index("--")], words[words.index("--") :]
+            same = (option + "=", option.replace("-", "_").replace("__", "--", 1) + "=")
+            found = [f"{with_value}={w.partition('=')[2]}" if w.startswith(same) else w for w in words]
+            args = [*found, *rest]
+        return super().parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         missing = message.partition("required: ")[2]

@@ -115,6 +115,13 @@ WHAT_GOES_ALONG: tuple[Row, ...] = (
     ),
     ("--uv", "", "run in the environment of the project's `uv.lock`, which is made once on each node"),
     (
+        "--check-nodes --check_nodes",
+        "",
+        "check each node before the programs start: GPUs, disk, clock, network, all_reduce; "
+        "`--check-nodes=gpus,disk,clock,net,collective` checks some; a bad one fails with the class `node`",
+    ),
+    ("--only-checks", "CHECK,...", "the same as `--check-nodes=CHECK,...`"),
+    (
         "--fetch",
         "PATH[=TARGET]",
         "copy this result here when `run --wait`, `wait` or `watch` sees the job's end, or by `torchx fetch`; "
@@ -155,6 +162,8 @@ class TorchXRunArgs:
         notify_on: events to notify of.
         setup: lines of shell before the program; see :mod:`torchx.specs.wishes.setup`.
         uv: run in the environment of the project's ``uv.lock``.
+        check_nodes: whether to check the nodes; see :mod:`torchx.specs.wishes.checks`.
+        only_checks: which of the checks.
         fetch: results to copy here; see :mod:`torchx.specs.wishes.fetch`.
     """
 
@@ -180,6 +189,8 @@ class TorchXRunArgs:
     after: list[str] = field(default_factory=list)
     setup: list[str] = field(default_factory=list)
     uv: bool = False
+    check_nodes: bool = False
+    only_checks: str = ""
     fetch: list[str] = field(default_factory=list)
 
 
@@ -274,7 +285,7 @@ def parse_secrets(given: list[str]) -> dict[str, Secret]:
 
 # The keys of `[cli:run]` in a config file.
 _CONFIG_TEXTS = ("component", *TEXT_OPTIONS, *resources.TEXTS)
-_CONFIG_FLAGS = ("dryrun", "wait", "log", "tee_logs", "detach", "json", "no_check", "uv")
+_CONFIG_FLAGS = ("dryrun", "wait", "log", "tee_logs", "detach", "json", "no_check", "uv", "check_nodes")
 
 
 def fill_from_config(args: argparse.Namespace) -> None:
@@ -334,5 +345,6 @@ def wanted(run_args: TorchXRunArgs) -> dict[str, str]:
     texts = {name: getattr(run_args, name) for name in ("retry", "timeout", "watchdog")}
     texts.update({name: "\n".join(getattr(run_args, name)) for name in ("setup", "fetch")})
     texts["uv"] = "1" if run_args.uv else ""
+    texts["check-nodes"] = run_args.only_checks or ("all" if run_args.check_nodes else "")
     found = {f"torchx/{name}": text for name, text in texts.items() if text}
     return {**found, **notices_wanted(run_args.notify, run_args.notify_on)}

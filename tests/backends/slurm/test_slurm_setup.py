@@ -7,6 +7,7 @@ import time
 from tests.backends.slurm.conftest import PATIENCE_S
 from torchx.runner import Runner, get_runner
 from torchx.specs import AppDef, AppStatus, Resource, Role
+from torchx.specs.wishes.checks import CHECK_NODES
 from torchx.specs.wishes.setup import SETUP
 
 MODULES = 'module() { [ "$2" != nope ] && export LOADED=$2; }; export -f module'
@@ -16,7 +17,8 @@ def _run(runner: Runner, setup: str, site: str) -> tuple[str, AppStatus]:
     role = Role("r", "", entrypoint="sh", args=["-c", "echo $0 $LOADED $HERE"], resource=Resource(1, 0, 50))
     role.args.append("${replica_id}")
     role.num_replicas = 2
-    handle = runner.run(AppDef("setup", [role], metadata={SETUP: setup}), "slurm", {"setup": site})
+    metadata = {SETUP: setup, CHECK_NODES: "all"}
+    handle = runner.run(AppDef("setup", [role], metadata=metadata), "slurm", {"setup": site})
     deadline = time.monotonic() + PATIENCE_S
     while True:
         status = runner.status(handle)
@@ -27,7 +29,7 @@ def _run(runner: Runner, setup: str, site: str) -> tuple[str, AppStatus]:
 
 
 def test_each_replica_runs_the_lines() -> None:
-    """Those of the site define `module`, those of the job load one; a failure is that of the set-up."""
+    """Those of the site define `module`, those of the job load one, and the nodes are fit; a failure is that of the set-up."""
     with get_runner() as runner:
         handle, status = _run(runner, "module load cuda/12.4\nexport HERE=$SLURM_JOB_ID", MODULES)
         assert status.state.name == "SUCCEEDED", status

@@ -14,6 +14,7 @@ from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV
 from torchx.specs.api import GPU_TYPE, AppDef, AppDryRunInfo, CfgVal, Role, Workspace, macros, make_app_handle
 from torchx.specs.copies import copy_data
 from torchx.specs.wishes import Wishes
+from torchx.specs.wishes.checks import CHECK_NODES
 from torchx.specs.wishes.scripts import SBATCH
 from torchx.specs.wishes.setup import SETUP, UV
 from torchx.util.notices import logger
@@ -130,7 +131,7 @@ def dry_run(
 
 def _with_setup(app: AppDef, values: Mapping[str, CfgVal], scheduler: str, backend: Scheduler[Any]) -> AppDef:
     """Return the job whose replicas run the lines of set-up first; the record keeps ``app`` and the lines."""
-    if not (values.get("setup") or SETUP in app.metadata or UV in app.metadata):
+    if not (values.get("setup") or {SETUP, UV, CHECK_NODES} & app.metadata.keys()):
         return app
     from torchx.schedulers.kit.setup import with_setup
 

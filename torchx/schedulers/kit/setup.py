@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx.errors import NotSupportedError, SpecError
 from torchx.schedulers.kit.shell import quote, read_script
+from torchx.specs.api import macros
 from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.scripts import is_script
 from torchx.util.notices import logger
@@ -30,13 +31,13 @@ def with_setup(app: AppDef, cfg: Mapping[str, Any], scheduler: str, backend: Sch
     """
     wishes = Wishes.of(app)
     site = str(cfg.get(OPTION) or "").strip()
-    if not (site or wishes.setup or wishes.uv):
+    if not (site or wishes.setup or wishes.uv or wishes.check_nodes):
         return app
-    option = "--setup" if wishes.setup else "--uv"
+    option = "--setup" if wishes.setup else "--uv" if wishes.uv else "--check-nodes"
     if not backend.capabilities.setup:
         raise NotSupportedError(f"`{scheduler}` cannot run set-up lines", hint=f"omit `{option}`")
     if is_script(app.roles) and backend.backend == "slurm":
-        if wishes.setup or wishes.uv:
+        if wishes.setup or wishes.uv or wishes.check_nodes:
             raise NotSupportedError("a batch script has its own set-up", hint=f"omit `{option}`, or add it there")
         logger("torchx").warning("`setup` of the section of `%s` is not used: a batch script has its own", scheduler)
         return app
@@ -51,8 +52,23 @@ def with_setup(app: AppDef, cfg: Mapping[str, Any], scheduler: str, backend: Sch
     entrypoint, *words = (word.replace("${", "$${") for word in [*start, lines])  # macros are of the program only
     new: AppDef = app.__class__.__new__(app.__class__)
     new.__dict__.update(app.__dict__)
-    new.roles = [_wrapped(role, entrypoint, words) for role in app.roles]
+    new.roles = []
+    for number, role in enumerate(app.roles):
+        check = _check(role, wishes.check_nodes, number) if wishes.check_nodes else ""
+        new.roles.append(_wrapped(role, entrypoint, [*words[:-1], words[-1] + check]))
     return new
+
+
+def _check(role: Role, checks: tuple[str, ...], number: int) -> str:
+    """Return the line that checks the node of a replica, after the lines that may provide its Python."""
+    import base64
+    import zlib
+
+    packed = base64.b64encode(zlib.compress(read_script(__file__, "check_node.py").encode(), 9)).decode()
+    code = f"import base64,zlib;exec(zlib.decompress(base64.b64decode('{packed}')))"
+    rest = f"{macros.replica_id} {role.num_replicas} {max(role.resource.gpu, 0)} '{macros.rank0_env}' {number}"
+    # the function keeps the code out of the name of a failure
+    return f'\ncheck_nodes() {{ python3 -c "{code}" "$@"; }}\ncheck_nodes {",".join(checks)} {rest}'
 
 
 def _wrapped(role: Role, entrypoint: str, words: list[str]) -> Role:

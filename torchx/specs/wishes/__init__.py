@@ -30,6 +30,7 @@ class Wishes:
     notify_on: tuple[str, ...] = ("end",)
     setup: str = ""  # lines of shell
     uv: bool = False
+    check_nodes: tuple[str, ...] = ()  # of `checks.CHECKS`
     fetch: tuple[tuple[str, str], ...] = ()  # paths in the job, and where to copy them when it has ended
     texts: dict[str, str] = field(default_factory=dict)  # each wish as its user wrote it, by the name of its field
 
@@ -49,7 +50,7 @@ class Wishes:
 def _parsed(given: frozenset[tuple[str, str]]) -> Wishes:
     if not given:
         return Wishes()
-    from torchx.specs.wishes import after, fetch, notices, retries, setup, timeouts, watchdog
+    from torchx.specs.wishes import after, checks, fetch, notices, retries, setup, timeouts, watchdog
 
     parsers: dict[str, Any] = {
         "retry": (retries.RETRY, retries.RetryRules.parse),
@@ -60,6 +61,7 @@ def _parsed(given: frozenset[tuple[str, str]]) -> Wishes:
         "notify_on": (notices.NOTIFY_ON, notices.parse_events),
         "setup": (setup.SETUP, str),
         "uv": (setup.UV, setup.parse_uv),
+        "check_nodes": (checks.CHECK_NODES, checks.parse_checks),
         "fetch": (fetch.FETCH, fetch.parse_fetch),
     }
     texts = {name: text for name, (wanted, _) in parsers.items() for key, text in given if key == wanted}

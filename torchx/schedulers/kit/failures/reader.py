@@ -26,7 +26,9 @@ _MESSAGE_CHARS = 2000
 _BYTE, _WRAPPED, _LAST_WRAPPED = 256, 240, 252  # a launcher that exits with `-n`, signal n, ends with 256-n
 _ADVICE_LINES = 6
 _LAST_LINES = 12  # of a program without exception: a signature above them was not its end
-SETUP_FAILED = "torchx: set-up failed: "  # the last line of a replica whose set-up failed; see kit/setup.sh
+# Lines of kit/setup.sh and kit/check_node.py, after which the program was not started.
+SETUP_FAILED = "torchx: set-up failed: "
+NODE_FAILED = "torchx: node check failed: "
 
 
 def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "", ended: float = 0) -> Failure:
@@ -63,11 +65,8 @@ def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "",
 
 def _of_program(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Failure:
     """Return the failure of a replica that has no report of torchrun."""
-    if any(line.startswith(SETUP_FAILED) for line in lines[-_LAST_LINES:]):
-        said = [line for line in lines if _says(line)]
-        if said[-1].startswith(SETUP_FAILED):  # whatever the set-up wrote, the program has not run
-            message, context = said[-1].removeprefix("torchx: "), "\n".join(said[-_CONTEXT_LINES:-1])
-            return replace(end, message=bounded(message, _MESSAGE_CHARS), traceback=context, kind="error")
+    if (found := _before_program(lines, end)) is not None:
+        return found
     by_writer = streams(lines, None)
     if len(by_writer) > 1 or None not in by_writer:
         told = []
@@ -83,6 +82,19 @@ def _of_program(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Fa
     lines = _without_snakemake([line for own in by_writer.values() for line in own])
     trace = _last_trace(find_traces(lines), lines, end)
     return _of_trace(trace, lines, end) if trace is not None else _of_words(lines, stdout, _reported(lines, end))
+
+
+def _before_program(lines: Sequence[str], end: Failure) -> Failure | None:
+    """Return the failure of the set-up or of a check of the node, whatever else it wrote; None if it passed."""
+    if not any(line.startswith(SETUP_FAILED) for line in lines[-_LAST_LINES:]):
+        return None
+    said = [line for line in lines if _says(line)]
+    if not said[-1].startswith(SETUP_FAILED):
+        return None
+    unfit = len(said) > 1 and said[-2].startswith(NODE_FAILED)
+    message, context = said[-1 - unfit].removeprefix("torchx: "), "\n".join(said[-_CONTEXT_LINES : -1 - unfit])
+    kind = "node" if unfit else "error"
+    return replace(end, message=bounded(message, _MESSAGE_CHARS), traceback=context, kind=kind)
 
 
 def _reported(lines: Sequence[str], end: Failure) -> Failure:
