@@ -128,6 +128,9 @@ SLOW_EXCEPTIONS = {
     ("torchx.components.component_test_base", "shutil"): "a unittest base, imported by tests only",
     ("torchx.components.component_test_base", "tempfile"): "a unittest base, imported by tests only",
     ("torchx.cli.log_records", "logging"): "its handler, set up when a verb begins",
+    ("torchx.schedulers.kit.check_node", "shutil"): "a program of its own, which runs on nodes",
+    ("torchx.schedulers.kit.check_node", "subprocess"): "a program of its own, which runs on nodes",
+    ("torchx.schedulers.kit.stage_node", "shutil"): "a program of its own, which runs on nodes",
     ("torchx.runner.inside.relay", "threading"): "a program of its own, imported where ports are forwarded",
 }
 

@@ -23,6 +23,7 @@ ALL = {
     "torchx/notify-on": "start,fail",
     "torchx/setup": "module load cuda",
     "torchx/uv": "1",
+    "torchx/stage": "/data=d",
     "torchx/check-nodes": "net,gpus",
     "torchx/fetch": "runs/",
 }
@@ -42,6 +43,7 @@ def test_each_field_has_its_text_and_its_parser() -> None:
         notify_on=("start", "fail"),
         setup="module load cuda",
         uv=True,
+        stage=(("/data", "d"),),
         check_nodes=("gpus", "net"),
         fetch=(("runs/", "runs/"),),
         texts=dict(zip(fields, ALL.values(), strict=True)),

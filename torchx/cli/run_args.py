@@ -122,6 +122,12 @@ WHAT_GOES_ALONG: tuple[Row, ...] = (
     ),
     ("--only-checks", "CHECK,...", "the same as `--check-nodes=CHECK,...`"),
     (
+        "--stage",
+        "SOURCE=PATH",
+        "copy this file, folder or URL of fsspec (`s3://...`) once to each node, where it is at PATH; repeatable",
+        _APPEND,
+    ),
+    (
         "--fetch",
         "PATH[=TARGET]",
         "copy this result here when `run --wait`, `wait` or `watch` sees the job's end, or by `torchx fetch`; "
@@ -162,6 +168,7 @@ class TorchXRunArgs:
         notify_on: events to notify of.
         setup: lines of shell before the program; see :mod:`torchx.specs.wishes.setup`.
         uv: run in the environment of the project's ``uv.lock``.
+        stage: data to copy to the nodes; see :mod:`torchx.specs.wishes.stages`.
         check_nodes: whether to check the nodes; see :mod:`torchx.specs.wishes.checks`.
         only_checks: which of the checks.
         fetch: results to copy here; see :mod:`torchx.specs.wishes.fetch`.
@@ -189,6 +196,7 @@ class TorchXRunArgs:
     after: list[str] = field(default_factory=list)
     setup: list[str] = field(default_factory=list)
     uv: bool = False
+    stage: list[str] = field(default_factory=list)
     check_nodes: bool = False
     only_checks: str = ""
     fetch: list[str] = field(default_factory=list)
@@ -343,7 +351,7 @@ def notices_wanted(notify: str, notify_on: str) -> dict[str, str]:
 def wanted(run_args: TorchXRunArgs) -> dict[str, str]:
     """Return the wishes of a job as metadata; see :mod:`torchx.specs.wishes`."""
     texts = {name: getattr(run_args, name) for name in ("retry", "timeout", "watchdog")}
-    texts.update({name: "\n".join(getattr(run_args, name)) for name in ("setup", "fetch")})
+    texts.update({name: "\n".join(getattr(run_args, name)) for name in ("setup", "stage", "fetch")})
     texts["uv"] = "1" if run_args.uv else ""
     texts["check-nodes"] = run_args.only_checks or ("all" if run_args.check_nodes else "")
     found = {f"torchx/{name}": text for name, text in texts.items() if text}

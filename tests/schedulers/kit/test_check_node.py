@@ -107,7 +107,7 @@ def test_a_port_that_drops() -> None:
 def test_the_class_is_node() -> None:
     """Of a failed check, whatever else was written; a failed set-up is of the class `error`."""
     said = "Traceback (most recent call last):\nValueError: 1\ntorchx: node check failed: n1: its disk is full\n"
-    last = "torchx: set-up failed: check_nodes disk 0 1 0 'A' 0 (exit 1)\n"
+    last = "torchx: set-up failed: check_node disk 0 1 0 'A' 0 (exit 1)\n"
     failure = read_failure(Evidence(stderr=said + last), exit_code=1)
     assert (failure.kind, failure.message) == ("node", "node check failed: n1: its disk is full")
 

@@ -17,6 +17,7 @@ from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.checks import CHECK_NODES
 from torchx.specs.wishes.scripts import SBATCH
 from torchx.specs.wishes.setup import SETUP, UV
+from torchx.specs.wishes.stages import STAGE
 from torchx.util.notices import logger
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def dry_run(
 
 def _with_setup(app: AppDef, values: Mapping[str, CfgVal], scheduler: str, backend: Scheduler[Any]) -> AppDef:
     """Return the job whose replicas run the lines of set-up first; the record keeps ``app`` and the lines."""
-    if not (values.get("setup") or {SETUP, UV, CHECK_NODES} & app.metadata.keys()):
+    if not (values.get("setup") or {SETUP, UV, STAGE, CHECK_NODES} & app.metadata.keys()):
         return app
     from torchx.schedulers.kit.setup import with_setup
 

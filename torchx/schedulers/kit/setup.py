@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 OPTION = "setup"
 HELP = "lines of shell that each replica runs before its program, for example `module load cuda/12.4`"
+_WISHES = ("setup", "uv", "stage", "check_nodes")
 _BASH = 'bash=$(command -v bash) || bash=sh; exec "$bash" -c "$0" torchx "$@"'
 
 
@@ -31,20 +32,22 @@ def with_setup(app: AppDef, cfg: Mapping[str, Any], scheduler: str, backend: Sch
     """
     wishes = Wishes.of(app)
     site = str(cfg.get(OPTION) or "").strip()
-    if not (site or wishes.setup or wishes.uv or wishes.check_nodes):
+    given = [name for name in _WISHES if getattr(wishes, name)]
+    if not (site or given):
         return app
-    option = "--setup" if wishes.setup else "--uv" if wishes.uv else "--check-nodes"
+    option = "--" + (given or ["setup"])[0].replace("_", "-")
     if not backend.capabilities.setup:
         raise NotSupportedError(f"`{scheduler}` cannot run set-up lines", hint=f"omit `{option}`")
     if is_script(app.roles) and backend.backend == "slurm":
-        if wishes.setup or wishes.uv or wishes.check_nodes:
+        if given:
             raise NotSupportedError("a batch script has its own set-up", hint=f"omit `{option}`, or add it there")
         logger("torchx").warning("`setup` of the section of `%s` is not used: a batch script has its own", scheduler)
         return app
     if wishes.uv:
         for role in app.roles:
             _check_lock(role)
-    lines = "\n".join(filter(None, [site, wishes.setup, read_script(__file__, "uv.sh") if wishes.uv else ""]))
+    uv = read_script(__file__, "uv.sh") if wishes.uv else ""
+    lines = "\n".join(filter(None, [site, wishes.setup, uv, _stages(wishes.stage)]))
     program = read_script(__file__, "setup.sh")
     # `sh` may drop exported functions, such as `module`; an image may lack bash
     contained = cfg.get("container") or cfg.get("container_image") or backend.capabilities.setup == "sh"
@@ -61,14 +64,26 @@ def with_setup(app: AppDef, cfg: Mapping[str, Any], scheduler: str, backend: Sch
 
 def _check(role: Role, checks: tuple[str, ...], number: int) -> str:
     """Return the line that checks the node of a replica, after the lines that may provide its Python."""
+    rest = f"{macros.replica_id} {role.num_replicas} {max(role.resource.gpu, 0)} '{macros.rank0_env}' {number}"
+    return f"\n{_function('check_node')}\ncheck_node {','.join(checks)} {rest}"
+
+
+def _stages(stages: tuple[tuple[str, str], ...]) -> str:
+    """Return the lines that copy data to the node."""
+    if not stages:
+        return ""
+    head = [_function("stage_node"), read_script(__file__, "stage.sh")]
+    return "\n".join([*head, *(f"torchx_stage {quote(source)} {quote(path)}" for source, path in stages)])
+
+
+def _function(name: str) -> str:
+    """Return a function of the shell that runs a Python program, whose code is thus not in the name of a failure."""
     import base64
     import zlib
 
-    packed = base64.b64encode(zlib.compress(read_script(__file__, "check_node.py").encode(), 9)).decode()
+    packed = base64.b64encode(zlib.compress(read_script(__file__, f"{name}.py").encode(), 9)).decode()
     code = f"import base64,zlib;exec(zlib.decompress(base64.b64decode('{packed}')))"
-    rest = f"{macros.replica_id} {role.num_replicas} {max(role.resource.gpu, 0)} '{macros.rank0_env}' {number}"
-    # the function keeps the code out of the name of a failure
-    return f'\ncheck_nodes() {{ python3 -c "{code}" "$@"; }}\ncheck_nodes {",".join(checks)} {rest}'
+    return f'{name}() {{ python3 -c "{code}" "$@"; }}'
 
 
 def _wrapped(role: Role, entrypoint: str, words: list[str]) -> Role:

@@ -30,6 +30,7 @@ class Wishes:
     notify_on: tuple[str, ...] = ("end",)
     setup: str = ""  # lines of shell
     uv: bool = False
+    stage: tuple[tuple[str, str], ...] = ()  # sources, and their paths on the nodes
     check_nodes: tuple[str, ...] = ()  # of `checks.CHECKS`
     fetch: tuple[tuple[str, str], ...] = ()  # paths in the job, and where to copy them when it has ended
     texts: dict[str, str] = field(default_factory=dict)  # each wish as its user wrote it, by the name of its field
@@ -50,7 +51,7 @@ class Wishes:
 def _parsed(given: frozenset[tuple[str, str]]) -> Wishes:
     if not given:
         return Wishes()
-    from torchx.specs.wishes import after, checks, fetch, notices, retries, setup, timeouts, watchdog
+    from torchx.specs.wishes import after, checks, fetch, notices, retries, setup, stages, timeouts, watchdog
 
     parsers: dict[str, Any] = {
         "retry": (retries.RETRY, retries.RetryRules.parse),
@@ -61,6 +62,7 @@ def _parsed(given: frozenset[tuple[str, str]]) -> Wishes:
         "notify_on": (notices.NOTIFY_ON, notices.parse_events),
         "setup": (setup.SETUP, str),
         "uv": (setup.UV, setup.parse_uv),
+        "stage": (stages.STAGE, stages.parse_stage),
         "check_nodes": (checks.CHECK_NODES, checks.parse_checks),
         "fetch": (fetch.FETCH, fetch.parse_fetch),
     }

@@ -1,0 +1,125 @@
+"""Data on the node: one copy for all jobs, complete or not there, within a bound."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchx.cli.main import main
+from torchx.errors import SpecError
+from torchx.schedulers.kit import stage_node
+from torchx.specs.wishes.stages import parse_stage
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(stage_node, "CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / "sub").mkdir(parents=True)
+    (tmp_path / "data" / "sub" / "x").write_text("1")
+    return tmp_path / "cache"
+
+
+def entries(cache: Path) -> list[str]:
+    return sorted(p.name for p in cache.iterdir() if p.is_dir())
+
+
+def test_a_second_job_finds_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder and a file; nothing is copied again until a file changes."""
+    first = stage_node.stage("data")
+    assert (Path(first) / "sub" / "x").read_text() == "1" and Path(first).name == "data"
+    assert Path(stage_node.stage("data/sub/x")).read_text() == "1"
+    monkeypatch.setattr(stage_node, "copy", lambda *_, **__: pytest.fail("it copies again"))
+    assert stage_node.stage("./data/") == first
+    monkeypatch.undo()
+    monkeypatch.chdir(cache.parent)
+    monkeypatch.setattr(stage_node, "CACHE", str(cache))
+    (cache.parent / "data" / "sub" / "x").write_text("22")
+    assert stage_node.stage("data") != first
+
+
+def test_an_interrupted_copy_is_made_again(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part is never taken for the whole."""
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        assert stage_node.main(["data"]) == 1
+    assert [name[-5:] for name in entries(cache)] == [".part"]
+    (cache / entries(cache)[0] / "data" / "junk").write_text("half")
+    assert sorted(os.listdir(stage_node.stage("data"))) == ["sub"]
+
+
+def test_urls(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever fsspec reads, a folder or a file; what is not there is an error that names it."""
+    import fsspec
+
+    fs = fsspec.filesystem("memory")
+    fs.pipe({"/bucket/a/x": b"1", "/bucket/a/b/y": b"2"})
+    try:
+        found = Path(stage_node.stage("memory://bucket/a"))
+        assert (found / "b" / "y").read_text() == "2" and (found / "x").read_text() == "1"
+        assert Path(stage_node.stage("memory://bucket/a/x")).read_text() == "1"
+        assert stage_node.main(["memory://bucket/none"]) == 1
+        assert "`memory://bucket/none` cannot be staged: there is no such object" in capsys.readouterr().err
+        assert stage_node.main(["none"]) == 1 and "no such file" in capsys.readouterr().err
+    finally:
+        fs.rm("/bucket", recursive=True)
+
+
+def test_the_bound(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy that was not used for the longest time goes, unless a job holds it; a source that never fits is refused."""
+    monkeypatch.setattr(stage_node, "MAX_BYTES", 25)
+    copies = {}
+    for number, name in enumerate("abc"):
+        Path(name).write_text("x" * 10)
+        copies[name] = stage_node.stage(name) if name != "c" else ""
+        if name != "c":
+            os.utime(Path(copies[name]).parent / "size", (number, number))
+    with open(f"{Path(copies['a']).parent}.lock", encoding="ascii") as held:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        Path("d").write_text("y" * 12)
+        copies["d"] = stage_node.stage("d")
+    assert os.path.exists(copies["a"]) and not os.path.exists(copies["b"]) and os.path.exists(copies["d"])
+    Path("e").write_text("z" * 30)
+    with pytest.raises(stage_node.StageError, match="TORCHX_STAGE_GB"):
+        stage_node.stage("e")
+
+
+def test_one_maker(cache: Path) -> None:
+    """Of five processes at once, one copies."""
+    code = (
+        "import sys, time; from torchx.schedulers.kit import stage_node as s; s.CACHE = sys.argv[2]\n"
+        "real = s.copy\ndef slow(*a, **k):\n  open('copies', 'a').write('x'); time.sleep(0.3); real(*a, **k)\n"
+        "s.copy = slow; sys.exit(s.main(sys.argv[1:2]))"
+    )
+    argv = [sys.executable, "-c", code, "data", str(cache)]
+    env = {**os.environ, "PYTHONPATH": str(Path(stage_node.__file__).parents[3])}
+    started = [subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=env) for _ in range(5)]
+    assert len({one.communicate()[0] for one in started}) == 1
+    assert Path("copies").read_text() == "x"
+
+
+def test_a_job_has_it_at_the_path(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The program holds the copy while it runs; what is in the way is not replaced."""
+    monkeypatch.setenv("TORCHX_STAGE_DIR", str(cache))
+    words = ["run", "--wait", "--log", "--stage", "data=in/my data", "--", "sh", "-c"]
+    main([*words, "cat in/*/sub/x; ls -l /proc/$$/fd >fds"])
+    assert "1" in capsys.readouterr().err and f"{cache}/" in Path("fds").read_text()
+    os.unlink("in/my data")
+    Path("in/my data").write_text("mine")
+    with pytest.raises(SystemExit):
+        main([*words, "true"])
+    assert "`in/my data` exists already" in capsys.readouterr().err and Path("in/my data").read_text() == "mine"
+
+
+@pytest.mark.parametrize("wrong", ["a", "=b", "a=", "a=/", "a=."])
+def test_what_is_no_pair(wrong: str) -> None:
+    """The message has an example."""
+    with pytest.raises(SpecError, match="--stage"):
+        parse_stage(wrong)

@@ -1,0 +1,146 @@
+"""Copies a file or folder to a cache on the node of a replica, once for all jobs; runs there, by Python 3.7 or newer.
+
+Argument: a path, or a URL that fsspec reads. Prints the path of the copy. A copy is complete if its folder exists; one
+process makes it, and others wait. Copies that no job uses are removed when the cache would exceed its bound.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import sys
+from typing import Any
+
+CACHE = os.environ.get("TORCHX_STAGE_DIR") or f"/tmp/torchx-stage-{os.getuid()}"  # noqa: S108  # on the node itself
+MAX_BYTES = float(os.environ.get("TORCHX_STAGE_GB") or 500) * 1e9
+
+
+class StageError(Exception):
+    """Why the source is not there."""
+
+
+def local_files(source: str) -> dict[str, tuple[int, str]]:
+    """Return size and version of each file, by its path below the source; empty path: the source is a file itself."""
+    if not os.path.exists(source):
+        raise StageError("there is no such file or folder on this node")
+    found = {}
+    folders = os.walk(source, followlinks=True, onerror=_raise) if os.path.isdir(source) else [("", [], [source])]
+    for folder, _, names in folders:
+        for name in names:
+            path = os.path.join(folder, name)
+            facts = os.stat(path)
+            found["" if not folder else os.path.relpath(path, source)] = (facts.st_size, str(facts.st_mtime_ns))
+    return found
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def remote_files(fs: Any, path: str) -> dict[str, tuple[int, str]]:
+    """Return the same for a source that fsspec reads."""
+    if not fs.exists(path):
+        raise StageError("there is no such object")
+    kept = ("ETag", "etag", "md5Hash", "blob_id", "mtime", "LastModified", "last_modified", "updated", "created")
+    found = {}
+    for name, info in fs.find(path, detail=True).items():
+        version = next((str(info[key]) for key in kept if info.get(key)), "")
+        relative = name[len(path.rstrip("/")) :].lstrip("/")
+        found[relative] = (int(info.get("size") or 0), version)
+    return found
+
+
+def opened(path: str) -> Any:
+    """Open a file of the cache to write, which others may not read."""
+    return open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "a", encoding="ascii")
+
+
+def locked(entry: str) -> Any:
+    """Open the lock of an entry."""
+    return opened(f"{entry}.lock")
+
+
+def make_room(needed: int, mine: str) -> None:
+    """Remove the least recently used copies that no job holds, until ``needed`` bytes fit."""
+    if needed > MAX_BYTES:
+        raise StageError(f"it has {needed / 1e9:.1f} GB, and the cache {MAX_BYTES / 1e9:g} GB: raise TORCHX_STAGE_GB")
+    entries = []
+    for name in os.listdir(CACHE):
+        record = os.path.join(CACHE, name, "size")
+        if name != mine and os.path.isfile(record):
+            with open(record, encoding="ascii") as file:
+                entries.append((os.stat(record).st_mtime, name, int(file.read() or 0)))
+    total = sum(size for _, _, size in entries)
+    for _, name, size in sorted(entries):
+        if total + needed <= MAX_BYTES and shutil.disk_usage(CACHE).free > needed:
+            return
+        with locked(os.path.join(CACHE, name)) as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue  # a job uses it
+            shutil.rmtree(os.path.join(CACHE, name), ignore_errors=True)
+            total -= size
+    free = shutil.disk_usage(CACHE).free
+    if free <= needed or total + needed > MAX_BYTES:
+        raise StageError(f"it needs {needed / 1e9:.1f} GB, and {CACHE} has no room: running jobs use the rest")
+
+
+def stage(source: str) -> str:
+    """Return the path of the copy, which is made if it is missing."""
+    fs: Any = None
+    path = os.path.abspath(source)
+    if "://" in source:
+        try:
+            import fsspec
+        except ImportError:
+            raise StageError("this node's Python has no fsspec: a set-up line may provide it") from None
+        fs, path = fsspec.core.url_to_fs(source)
+    files = local_files(path) if fs is None else remote_files(fs, path)
+    key = hashlib.sha256(repr([source if fs else path, sorted(files.items())]).encode()).hexdigest()[:24]
+    os.makedirs(CACHE, mode=0o700, exist_ok=True)
+    if os.stat(CACHE).st_uid != os.getuid():
+        raise StageError(f"{CACHE} belongs to another user")
+    entry, part = os.path.join(CACHE, key), os.path.join(CACHE, f"{key}.part")
+    name = os.path.basename(path.rstrip("/")) or "data"
+    with locked(entry) as lock:
+        if not os.path.isdir(entry):
+            fcntl.flock(lock, fcntl.LOCK_EX)  # one maker
+        if not os.path.isdir(entry):
+            size = sum(size for size, _ in files.values())
+            make_room(size, key)
+            shutil.rmtree(part, ignore_errors=True)
+            os.mkdir(part)
+            copy(fs, path, os.path.join(part, name), is_folder="" not in files)
+            with opened(os.path.join(part, "size")) as file:
+                file.write(str(size))
+            os.rename(part, entry)
+    os.utime(os.path.join(entry, "size"))
+    return os.path.join(entry, name)
+
+
+def copy(fs: Any, path: str, target: str, *, is_folder: bool) -> None:
+    """Copy the source."""
+    if fs is not None:
+        end = "/" if is_folder else ""
+        fs.get(path.rstrip("/") + end, target + end, recursive=is_folder)
+    elif is_folder:
+        shutil.copytree(path, target)
+    else:
+        shutil.copy2(path, target)
+
+
+def main(argv: list[str]) -> int:
+    """Print the path of the copy; return the exit code."""
+    try:
+        sys.stdout.write(stage(argv[0]) + "\n")
+    except Exception as e:  # whatever a file system of fsspec raises
+        sys.stderr.write(f"torchx: `{argv[0]}` cannot be staged: {e or type(e).__name__}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
