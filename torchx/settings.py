@@ -32,10 +32,10 @@ ENV_JOB_ID = "TORCHX_JOB_ID"
 """Set inside a job: its handle, for trackers."""
 
 ENV_REPLICA_ID = "TORCHX_REPLICA_ID"
-"""Set inside a replica: its number within the role, from 0."""
+"""Set inside a job: the number of the replica within its role, from 0."""
 
 ENV_ROLE_NAME = "TORCHX_ROLE_NAME"
-"""Set inside a replica: the name of its role."""
+"""Set inside a job: the name of the replica's role."""
 
 ENV_PARENT_RUN_ID = "TORCHX_PARENT_RUN_ID"
 """Set inside a job launched with ``--parent_run_id``: that id, for lineage."""

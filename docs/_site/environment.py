@@ -19,10 +19,8 @@ READ = {
 }
 
 SET = {
-    "TORCHX_REPLICA_ID": "Number of the replica within its role; in containers of Kubernetes and AWS.",
     "TORCHX_RANK0_HOST": "Host of replica 0 of the role; the variable that the macro `rank0_env` names.",
     "TORCHX_RANK0_PORT": "Rendezvous port of the replicas, where jobs share a machine: `local_cwd`, `slurm`, `lsf`.",
-    "TORCHX_ROLE_NAME": "Name of the replica's role; AWS Batch.",
     "TORCHX_ROLE_IDX": "Index of the role in the job; AWS Batch.",
     "TORCHX_TASK": "In a task of a sweep: its number, from 0.",
     "TORCHX_TRACKER_<NAME>_CONFIG": "Configuration of the tracker NAME; see [trackers](../trackers.md).",
