@@ -6,7 +6,7 @@ import re
 
 from torchx.errors import BackendError, CommandError
 from torchx.schedulers.batch.sites import Run
-from torchx.schedulers.kit.commands import Completed, LocalCommandRunner, last_line
+from torchx.schedulers.kit.commands import Completed, LocalCommandRunner, telling
 from torchx.schedulers.lsf.parse import FORMAT, Row, group_of, rows, whole
 from torchx.specs.api import Role
 from torchx.util.records import replace
@@ -75,7 +75,7 @@ def find_rank0_host_from_bhosts_stdout(msg: str, role: Role) -> str:
 def refusal(done: Completed) -> CommandError:
     """Return the error for a rejected submission, with LSF's message."""
     text = _USAGE.split(done.stderr)[0]
-    said = last_line(text, f"its submission ended with exit code {done.returncode}")
+    said = telling(text, f"its submission ended with exit code {done.returncode}")
     return CommandError(
         f"LSF did not take the job: {said}",
         argv=done.argv,
