@@ -361,6 +361,17 @@ def test_volcano_aborts_a_job_that_failed():
     assert job.told()[0] is AppState.CANCELLED
 
 
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [({}, "its pods are not created yet"), ({"failed": 1}, "its pods are gone, and are not created again yet")],
+)
+def test_a_job_without_pods(status, said):
+    """One that has run is not said to wait for its first pods."""
+    job = Submitted()
+    job.jobs()[0]["status"] = status
+    assert job.told() == (AppState.PENDING, said)
+
+
 def test_volcano_no_longer_counts_failed_pods():
     """A job that its policy aborted has failed if a pod has, with the cause of that pod; one that a user aborted was
     cancelled.

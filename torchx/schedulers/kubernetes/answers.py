@@ -332,7 +332,7 @@ def facts_of(
         roles=roles,
         state=whole.state if whole else None,
         native=next((owner.native for owner in owners if owner.native), ""),
-        reason=_reason(owners, roles, pods, missing),
+        reason=_reason(owners, roles, pods, missing, begun=_has_run(found)),
         kind=next((owner.kind for owner in owners if owner.kind), ""),
         cancelled=any(owner.cancelled for owner in owners),
         restarts=max((owner.restarts for owner in owners), default=0)
@@ -446,7 +446,15 @@ def _state_of_role(owners: Sequence[Owner]) -> AppState | None:
     return next((state for state in (AppState.FAILED, AppState.CANCELLED) if state in states), None)
 
 
-def _reason(owners: Sequence[Owner], roles: Sequence[RoleFacts], pods: Sequence[Pod], missing: str) -> str:
+def _has_run(found: JobObjects) -> bool:
+    """Whether owners have counted pods that ended, or restarts."""
+    counters = ("failed", "succeeded", "restarts", "retryCount", "retries")
+    return any((item.get("status") or {}).get(name) for item in found.owners for name in counters)
+
+
+def _reason(
+    owners: Sequence[Owner], roles: Sequence[RoleFacts], pods: Sequence[Pod], missing: str, *, begun: bool
+) -> str:
     failed = any(r.state is AppState.FAILED for role in roles for r in role.replicas)
     said = []
     for owner in owners:
@@ -459,7 +467,8 @@ def _reason(owners: Sequence[Owner], roles: Sequence[RoleFacts], pods: Sequence[
         return missing
     if not roles:
         return "the cluster has neither its pods nor its final state"
-    return "; ".join(dict.fromkeys(said)) or "its pods are not created yet"
+    waits = "its pods are gone, and are not created again yet" if begun else "its pods are not created yet"
+    return "; ".join(dict.fromkeys(said)) or waits
 
 
 def _note_images(app: AppDef | None, pods: Iterable[Pod]) -> None:

@@ -21,6 +21,7 @@ _MAX_IMAGES = 50  # the default maximum in the status of a node
 _TRANSIENT = re.compile(
     r"exceeded quota|time(d )?out|connection refused|failed calling webhook|invalid JSON", re.IGNORECASE
 )
+_QUOTA = re.compile(r"exceeded quota: .*?requested: (\S+), used: \S+, limited: (\S+)")
 _AUTOSCALERS = {"karpenter.sh", "autoscaling.x-k8s.io", "cluster.x-k8s.io"}
 _UNSEEN = "not checked: you may not read it"
 _GRANT = "an administrator can grant it: `torchx runopts kubernetes --rbac`"
@@ -177,10 +178,28 @@ def _admission(api: KubeApi, objects: Callable[[], list[Object]]) -> str | Findi
         for item in made:
             api.create(item, dry_run=True)
     except BackendError as e:
-        if isinstance(e, ParseError) or _TRANSIENT.search(str(e)):
+        if isinstance(e, ParseError) or (_TRANSIENT.search(str(e)) and not _never_fits(str(e))):
             return doubt(str(e), e.hint)
         raise
     return f"the API server accepts its {len(made)} objects"
+
+
+def _never_fits(refusal: str) -> bool:
+    """Whether a refusal by a quota is for more than the quota allows at all, whatever else runs.
+
+    >>> _never_fits("exceeded quota: q, requested: pods=1, used: pods=0, limited: pods=0")
+    True
+    >>> _never_fits("exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2")
+    False
+    """
+    found = _QUOTA.search(refusal)
+    if found is None:
+        return False
+    wanted, limits = (dict(pair.partition("=")[::2] for pair in text.split(",")) for text in found.groups())
+    try:
+        return any(amount(wanted[name]) > amount(limits[name]) for name in wanted.keys() & limits.keys())
+    except ParseError:
+        return False
 
 
 def _references(spec: Object) -> Iterator[tuple[str, str]]:
