@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from torchx.schedulers.kit.failures import signatures
+from torchx.schedulers.kit.failures import reader, signatures
 from torchx.schedulers.kit.failures.classes import CLASSES, is_aftermath
 from torchx.schedulers.kit.failures.reader import Evidence, read_failure
-from torchx.schedulers.kit.failures.row import EXCEPTION, LAUNCHER, PLACES, SYSTEM, WITHIN, Row
+from torchx.schedulers.kit.failures.row import EXCEPTION, LAUNCHER, LINE, PLACES, SYSTEM, WITHIN, Row
 from torchx.schedulers.kit.failures.rows import ROWS
 from torchx.specs import configured
 
@@ -29,6 +29,8 @@ def test_a_row_matches_its_example(row: Row) -> None:
     assert row.of
     assert row.link == "" or row.link.startswith("https://")
     assert row.search(row.example)
+    if row.where == LINE:
+        assert row.search(reader._plain(row.example)), "the message has no time and place of glog"
     found = signatures.first(row.where, row.example)
     if row.where not in (LAUNCHER, WITHIN) and row.kind:
         assert found is not None

@@ -28,11 +28,12 @@ MEMORY = (
     Row("oom", LINE, "OutOfMemoryError()", of="Julia", example="ERROR: LoadError: OutOfMemoryError()"),
     Row("oom", LINE, "cannot allocate vector of size", of="R", example="Error: cannot allocate vector of size 74.5 Gb"),
     Row("unknown", LINE, "Killed signal terminated program", of="GCC", example="c++: fatal error: Killed signal terminated program cc1plus"),
+    Row("oom", LINE, "OOMKilled", of="Kubernetes, Docker", example="container main: OOMKilled (exit code 137)"),
     Row("oom", LINE, "low memory! at or below SIG", of="earlyoom", link="https://github.com/rfjakob/earlyoom", example="low memory! at or below SIGTERM limits: mem 10.00%, swap 10.00%"),
 )
 LIMITS = (
     Row("quota", LINE, "Resource temporarily unavailable", r"(?:fork|pthread_create|vfork|clone)\b.*: Resource temporarily unavailable", of="Linux", example="bash: fork: retry: Resource temporarily unavailable"),
-    Row("quota", EXCEPTION, "Resource temporarily unavailable", r"BlockingIOError: \[Errno 11\] Resource temporarily unavailable", of="Python", example="BlockingIOError: [Errno 11] Resource temporarily unavailable"),
+    Row("quota", EXCEPTION, "Resource temporarily unavailable", r"(?:BlockingIO|OS)Error: \[Errno 11\] Resource temporarily unavailable", of="Python", example="BlockingIOError: [Errno 11] Resource temporarily unavailable"),
     Row("quota", EXCEPTION, "can't start new thread", r"(?:RuntimeError|[\w.]*\.error): can't start new thread", of="Python", example="RuntimeError: can't start new thread"),
     Row("quota", LINE, "icense", r"License Manager Error -4\b|Licensed number of users already reached|Maximum number of users for .* reached", of="FlexNet", example="Licensed number of users already reached. (-4,342)"),
     Row("network", LINE, "icense", r"(?:Cannot connect to|Unable to connect to|Lost connection to) (?:the )?license server|License Manager Error -(?:15|16|96|97)\b|license server (?:machine is down|system does not respond)", of="FlexNet", example="Cannot connect to license server system. (-15,578)"),
@@ -45,6 +46,7 @@ IMAGES = (
     Row("image", LINE, "toomanyrequests: ", of="Docker Hub", link="https://docs.docker.com/docker-hub/usage/", example="toomanyrequests: You have reached your unauthenticated pull rate limit."),
     Row("image", LINE, "anifest", r"manifest for \S+ not found|manifest unknown|reading manifest \S+ in \S+|no matching manifest for|no match for platform in manifest", of="registries", example="Error: initializing source docker://x:1: reading manifest 1 in docker.io/library/x: manifest unknown"),
     Row("image", LINE, "image", r"(?i)\b(?:failed to pull(?: and unpack)? image|error pulling image|failed to (?:resolve|unpack|import) (?:docker )?image|unable to pull image|image .* (?:could not be pulled|not known)|copying system image from manifest list)", of="containerd, Podman, enroot", example='failed to pull and unpack image "reg.example/x:1": failed to resolve reference "reg.example/x:1": unexpected status: 403 Forbidden'),
+    Row("image", LINE, "Image", r"\b(?:ErrImagePull|ErrImageNeverPull|ImagePullBackOff|InvalidImageName|ImageInspectError)\b", of="Kubernetes", example="Error: ErrImagePull"),
     Row("image", LINE, "pull access denied", of="Docker", example="docker: pull access denied for x, repository does not exist or may require 'docker login'."),
     Row("image", LINE, "short-name", r'short-name "\S+" did not resolve to an alias', of="Podman", example='Error: short-name "x" did not resolve to an alias and no unqualified-search registries are defined in "/etc/containers/registries.conf"'),
     Row("image", LINE, "returned error code: ", r"\[ERROR\] URL https?://\S+ returned error code: \d+", of="enroot", link="https://github.com/NVIDIA/enroot", example="[ERROR] URL https://registry-1.docker.io/v2/library/x/manifests/1 returned error code: 404 Not Found"),
@@ -97,6 +99,9 @@ REPORTS = (
     Row("", LAUNCHER, "crashed with exit code ", r"Rank \d+ crashed with exit code (?P<code>-?\d+)", of="Composer", example="ERROR:composer.cli.launcher:Rank 3 crashed with exit code -9."),
     Row("", LAUNCHER, "exited with code ", r"[Gg]lobal rank \d+ \(PID \d+\) exited with code (?P<code>-?\d+)", of="Composer", example="ERROR:composer.cli.launcher:Global rank 0 (PID 80) exited with code -15"),
     Row("", LAUNCHER, "for all training processes to terminate", of="Composer", example="Waiting up to 30 seconds for all training processes to terminate. Press Ctrl-C to exit immediately."),
+    Row("", LAUNCHER, "terminated by ", r"\bterminated by (?:signal )?(?P<signal>SIG[A-Z]+|\d+)\b", of="xargs, fish, time, supervisord", example="xargs: python: terminated by signal 9"),
+    Row("", LAUNCHER, "make", r"^make(?:\[\d+\])?: \*\*\* \[.*\] (?P<signal>[A-Z][a-z]+(?: [a-z]+)*)(?: \(core dumped\))?$", of="make", example="make: *** [Makefile:3: train] Killed"),
+    Row("", LAUNCHER, " -", r"\bexit(?:ed)?(?: with)? (?:code|status)[ :=]+(?P<code>-\d+)\b", of="launchers in Python", example="worker 3 exited with code -9"),
     Row("", LAUNCHER, "exit with status code", r"[Pp]rocess \d+ exit with status code (?P<code>-?\d+)", of="Horovod", example="Process 0 exit with status code 137."),
     Row("", LAUNCHER, "task", r"^srun: error: \S+: tasks? [\d,-]+: (?P<signal>[A-Z][a-z ]+[a-z])(?: \(core dumped\))?$", of="Slurm", example="srun: error: n1: task 0: Killed"),
     *(
