@@ -33,7 +33,7 @@ _DIFFERS = (
     (r"(?m)^\d\d:\d\d:\d\d(?=  )", "<time>"),
     (r"\b\d+(?:\.\d+)? (?:ms|s|min|h|days?)\b|\b\d+\.\d+s\b", "<duration>"),
     (r"\bjust now\b", "<duration> ago"),
-    (r"file:///\S*/(?=local/torchx/)", "<home>/"),
+    (r"(?:file://)?/\S*/(?=local/torchx/)", "<home>/"),
     (r"\b\d+\.\d\d+\b", "<number>"),
     (r"(?<=process )\d+\b", "<number>"),
     (r"[ \t]+", " "),
@@ -139,7 +139,7 @@ def _seen(block: Block, command: str) -> str:
 
 def _anywhere(said: str) -> str:
     """Without a warning that depends on the reader's machine."""
-    return re.sub(r"^torchx: warning: the replicas ask for more than .*\n", "", said, flags=re.MULTILINE)
+    return re.sub(r"^torchx: warning: the job asks for .*\n", "", said, flags=re.MULTILINE)
 
 
 def _output(block: Block, argv: list[str]) -> str:
