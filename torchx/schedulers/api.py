@@ -99,7 +99,7 @@ class ResolvedCfg(dict[str, object]):
 
 
 class Shortcut:
-    """Decorator of a backend's method that tells what ``describe`` tells, by a shorter way: for a subclass that has a
+    """Decorator of a backend's method that answers like ``describe``, but faster: for a subclass that has a
     ``describe`` of its own, it is the method of :class:`Scheduler`.
     """
 

@@ -1,4 +1,4 @@
-"""What is free on the hosts of an LSF cluster; ``bhosts`` tells slots, and GPUs since 10.1.0.6."""
+"""What is free on the hosts of an LSF cluster; ``bhosts`` shows slots, and GPUs since 10.1.0.6."""
 
 from __future__ import annotations
 
