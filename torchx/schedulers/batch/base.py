@@ -297,11 +297,13 @@ class BatchScheduler(SiteScheduler):
                 failure = TransientError(f"`{program_of(submission.argv)}` failed: {last_line(done.stderr)}")
             except TransientError as e:
                 failure = self._by_name(e)
+                failure.hint = failure.hint or "whether it took the job is not known: `torchx list` looks for it"
             except CommandError as e:
                 raise self._missing(site, e) from e
             # The scheduler may have accepted the job although the answer is lost. The name is unique.
-            self._sleep(pause)
             spent += time.monotonic() - began + pause
+            self._sleep(pause)
+            began = time.monotonic()
             try:
                 with within(patience_s - spent):
                     found = self._find_submitted(site, submission.token)
@@ -309,6 +311,7 @@ class BatchScheduler(SiteScheduler):
                 raise failure from e
             if found is not None:
                 return found
+            spent += time.monotonic() - began
             pause = min(pause * 2, MAX_PAUSE_S)
             if spent + pause > patience_s:
                 raise failure

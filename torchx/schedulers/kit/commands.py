@@ -150,7 +150,7 @@ class LocalCommandRunner:
             ) from e
         except subprocess.TimeoutExpired as e:
             said = telling((e.stderr or b"").decode("utf-8", "replace") if isinstance(e.stderr, bytes) else "", "")
-            late = f"`{program_of(argv)}` did not answer within {timeout:g} s"
+            late = f"`{program_of(argv)}` did not answer within {timeout:.3g} s"
             raise TransientError(f"{late}: {said}" if said else late) from e
         except (OSError, ValueError) as e:
             raise CommandError(f"`{argv[0]}` cannot be started: {e}", argv=list(argv), returncode=126) from e

@@ -47,6 +47,8 @@ _HINTS = (
     (r"more processors|node count specification", "`replicas_per_node` puts several replicas on one node"),
     (r"reservation", "`scontrol show reservation` shows the reservations"),
     (r"licenses", "`scontrol show licenses` shows the licenses"),
+    (r"'--parsable'", "is `sbatch` a wrapper of your site? it must pass on its options: `type -a sbatch`"),
+    (r"unrecognized option", "`sbatch --help` lists the options here; some are those of plugins that a site may lack"),
     (
         r"not permitted to use|job violates accounting",
         "ask the cluster's administrators for the limits of your account",
