@@ -184,3 +184,12 @@ def test_what_decided_is_explained() -> None:
     with signatures.explained() as again:
         pass
     assert again == []
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank1]: "])
+def test_nothing_of_a_warning_is_the_cause(prefix: str) -> None:
+    """Neither its source line, nor what it says in further lines; also of a rank, and in a folder with a space."""
+    warned = ("/my code/a.py:5: UserWarning: old", "it will be gone", "  load(3)", "sys:1: ResourceWarning: unclosed")
+    stderr = "".join(f"{prefix}{line}\n" for line in warned)
+    assert read_failure(Evidence(stderr=stderr), exit_code=3).summary() == "exit code 3"
+    assert read_failure(Evidence(stderr=stderr + "no data\n"), exit_code=3).summary() == "exit code 3: no data"

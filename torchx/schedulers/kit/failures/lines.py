@@ -15,7 +15,7 @@ _HEAD = rf"({_OF_RANK})(.*?)((?:[ |+]*Exception Group |Original )?Traceback \(mo
 _BOX = r"\s*[╭┌+][-─━]+ (.*\w.*) [-─━]+[╮┐+]\s*$"
 _BOX_END = r"\s*[╰└+][-─━]+[╯┘+]\s*$"
 _BOX_FRAME = r"(\S.*):(\d+) in (\S+)\s*$"
-_WARNING = r"\S+:\d+: \w*Warning: "
+_WARNING = r"[^:]{1,300}:\d+: \w*Warning: "
 _WARNING_LINES = 6
 _TIMES = re.compile(r"\d+(?:[-:/.T]\d+)+Z?")
 
@@ -40,7 +40,7 @@ def clean(text: str) -> list[str]:
     if " in " in text or "─" in text:
         lines = list(_unboxed(lines))
     if "Warning: " in text:
-        lines = list(_without_warned_lines(lines))
+        lines = list(without_warned_lines(lines))
     cleaned: list[str] = []
     for line in lines:
         head = re.match(_HEAD, line) if HEADER in line else None
@@ -124,7 +124,7 @@ def _unframed(line: str, *, traced: bool) -> Iterator[str]:
         yield f"    {code[1]}"
 
 
-def _without_warned_lines(lines: Sequence[str]) -> Iterator[str]:
+def without_warned_lines(lines: Sequence[str]) -> Iterator[str]:
     """Leaves out the source line below a warning, and the further lines of the warning above it."""
     skip_to = 0
     for at, line in enumerate(lines):

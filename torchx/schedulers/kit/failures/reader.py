@@ -8,7 +8,7 @@ from signal import Signals, strsignal
 
 from torchx.schedulers.kit.failures import SHELL, Evidence, signal_name
 from torchx.schedulers.kit.failures.classes import classify, is_aftermath, is_vague, is_wrapper
-from torchx.schedulers.kit.failures.lines import clean
+from torchx.schedulers.kit.failures.lines import clean, without_warned_lines
 from torchx.schedulers.kit.failures.row import LAUNCHER, LINE
 from torchx.schedulers.kit.failures.rows import shapes
 from torchx.schedulers.kit.failures.signatures import first, in_lines, note_all
@@ -178,7 +178,7 @@ def _is_wrapper(trace: Trace) -> bool:
 def _of_words(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Failure:
     """Return the failure of a program without traceback, by its last output."""
     for stream in (lines, stdout):
-        said = [line for line in stream if _says(line)]
+        said = [line for line in without_warned_lines(stream) if _says(line)]
         if not said:
             continue
         message, rest = _signed(said, end) or _fatal(said) or _last_word(said, end)

@@ -5,7 +5,7 @@ from __future__ import annotations
 # Lines that never show the cause: logging of torch and Slurm, warnings, progress bars, rules, traces of the shell.
 NOISE = (
     r"[IW]\d{4} \d\d:\d\d:\d\d|\[[IW]\d{4} \d\d:\d\d:\d\d|[IWE]\d{4} [\d:.]+ +\d+ torch/distributed/|NOTE: Redirects"
-    r"|Setting OMP_NUM_THREADS environment|\S+:\d+: \w*Warning: |\s*warnings\.warn\(|.*\d%\|.*\||[-=*+_#~]{3,}$|\++ "
+    r"|Setting OMP_NUM_THREADS environment|[^:]{1,300}:\d+: \w*Warning: |ResourceWarning: Enable|\s*warnings\.warn\(|.*\d%\|.*\||[-=*+_#~]{3,}$|\++ "
     r"|note: run with `RUST_BACKTRACE|(?:srun|sbatch|slurmd|slurmstepd\S*): |make(?:\[\d+\])?: \*\*\*|exit status \d+$"
     r"|Set the environment variable HYDRA_FULL_ERROR|See '.* --help'|Run '.* --help' for|Execution halted|Pass --help"
     r"|compilation terminated\.|ninja: build stopped|usage: |Usage: "
