@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
+from enum import Enum
 from typing import Annotated, Any, Dict, List, Literal, Optional  # noqa: UP035
 
 import pytest
@@ -363,3 +365,84 @@ def test_reexports() -> None:
     """Programs can import two helpers from here."""
     assert make_app_handle("s", "x", "a") == "s://x/a"
     assert len(parse_mounts(["type=bind", "src=/a", "dst=/b"])) == 1
+
+
+class Color(Enum):
+    """A choice."""
+
+    RED = "r"
+    BLUE = 2
+
+
+@dataclasses.dataclass
+class Opt:
+    """A group of options."""
+
+    lr: float = 0.1
+    betas: list[float] = dataclasses.field(default_factory=lambda: [0.9])
+
+    def __post_init__(self) -> None:
+        if self.lr < 0:
+            raise ValueError("lr is negative")
+
+
+@dataclasses.dataclass
+class Model:
+    """A group with a group in it."""
+
+    layers: int
+    opt: Opt = dataclasses.field(default_factory=Opt)
+    color: Color = Color.RED
+
+
+FIVE = Opt(lr=5.0)
+
+
+def grouped(model: Model, c: Color = Color.BLUE, opt: Opt = FIVE, *args: str, z: int = 0) -> AppDef:
+    """Take data classes and a choice."""
+    return AppDef("a", [Role("r", "", entrypoint="e", args=[repr((model, c, opt, args, z))])])
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["--model.layers", "3"], (Model(3), Color.BLUE, Opt(5.0), (), 0)),
+        (
+            [
+                "--model.layers=3",
+                "--model.opt.lr",
+                "0.5",
+                "--model.color",
+                "2",
+                "--c",
+                "RED",
+                "--opt.betas",
+                "1,2",
+                "--",
+                "x",
+            ],
+            (Model(3, Opt(0.5), Color.BLUE), Color.RED, Opt(5.0, [1.0, 2.0]), ("x",), 0),
+        ),
+    ],
+)
+def test_data_classes_are_groups_of_options(words: list[str], expected: tuple[Any, ...]) -> None:
+    """Each field is an option, with the default of the argument or of the class; members of an Enum by name or value."""
+    assert materialize_appdef(grouped, words).roles[0].args == [repr(expected)]
+    defaults = {"model.layers": 3, "c": Color.BLUE}
+    assert materialize_appdef(grouped, words, defaults).roles[0].args == [repr(expected)]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ([], "needs `--model.layers`"),
+        (["--model.layers", "x"], "`x` is not an int"),
+        (["--model.layers", "1", "--model.nope", "1"], "no argument `--model.nope`"),
+        (["--model.layers", "1", "--c", "GREEN"], "`GREEN` is not one of `RED`, `BLUE`"),
+        (["--model.layers", "1", "--opt.lr", "-1"], "`--opt`: lr is negative"),
+    ],
+)
+def test_wrong_fields_of_data_classes(words: list[str], said: str) -> None:
+    """The error names the option."""
+    with pytest.raises(SpecError, match=said):
+        materialize_appdef(grouped, words)

@@ -488,3 +488,16 @@ def test_a_component_in_a_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ComponentNotFoundException, match="has no function `gone`"):
         get_component("modpack.sub.comp:gone")
     assert sys.path == before
+
+
+@pytest.mark.parametrize("name", ["C", "obj", "part", "wrapped"])
+def test_a_class_is_no_component(tmp_path: Path, name: str) -> None:
+    """Nor is an object of one, whatever wraps it: the refusal names the file and says what to write."""
+    (tmp_path / "c.py").write_text(
+        "import functools\nfrom torchx.specs import AppDef\n"
+        "class C:\n    def __call__(self, x: int = 1) -> AppDef: ...\n"
+        "obj = C()\npart = functools.partial(obj, x=3)\n"
+        "@functools.wraps(obj)\ndef wrapped(*a, **k): return obj(*a, **k)\n"
+    )
+    with pytest.raises(ComponentValidationException, match=rf"{tmp_path}/c\.py: .*not a function: write `def"):
+        get_component(f"{tmp_path}/c.py:{name}")

@@ -100,13 +100,13 @@ def component_args_from_str(
 
 def _component_args(signature: Signature, values: dict[str, Any]) -> ComponentArgs:
     args = ComponentArgs()
+    values = signature.regrouped(values)
     for p in signature.parameters:
+        name = p.name.partition(".")[0]
         if p.kind == "var":
-            args.var_args = values[p.name]
-        elif p.kind == "positional":
-            args.positional_args[p.name] = values[p.name]
+            args.var_args = values[name]
         else:
-            args.kwargs[p.name] = values[p.name]
+            (args.positional_args if p.kind == "positional" else args.kwargs)[name] = values[name]
     return args
 
 
@@ -119,7 +119,8 @@ def parse_args(
     """Return the typed arguments of a component as a namespace; see :func:`materialize_appdef`."""
     import argparse
 
-    return argparse.Namespace(**_parsed(cmpnt_fn, cmpnt_args, cmpnt_defaults, config)[1])
+    signature, values = _parsed(cmpnt_fn, cmpnt_args, cmpnt_defaults, config)
+    return argparse.Namespace(**signature.regrouped(values))
 
 
 def _parsed(

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import sys
 from abc import ABC, abstractmethod
-from types import FunctionType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from torchx.component_reader.signature import location, read, returns_appdef, unwrap
@@ -325,7 +325,11 @@ def _validation_errors(fn: Any, validators: list[ComponentFunctionValidator] | N
     problem = ""
     try:
         read(fn)
-        if not returns_appdef(fn):
+        if not isinstance(unwrap(fn), FunctionType | MethodType) and not returns_appdef(fn):
+            what = "a class" if isinstance(unwrap(fn), type) else "an object that can be called"
+            named = getattr(fn, "__name__", type(fn).__name__)
+            problem = f"{location(fn)}: `{named}` is {what}, not a function: write `def name(...) -> AppDef` around it"
+        elif not returns_appdef(fn):
             problem = f"{location(fn)}: `{getattr(fn, '__name__', fn)}` has no return type `-> AppDef`"
     except SpecError as e:
         problem = str(e)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from torchx.component_reader.types import SUPPORTED, Shape, shape_of
 from torchx.errors import SpecError
-from torchx.util.records import dataclass
+from torchx.util.records import dataclass, field
 
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 
@@ -49,6 +49,19 @@ class Signature:
 
     name: str
     parameters: tuple[Parameter, ...]
+    groups: Mapping[str, type] = field(default_factory=dict)
+    """Parameters that are data classes, of which ``parameters`` has the fields: ``model`` -> its class."""
+
+    def regrouped(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values by argument of the function: fields of data classes are put together, inner ones first."""
+        found = dict(values)
+        for group in sorted(self.groups, key=lambda name: -name.count(".")):
+            fields = [name for name in found if name.rpartition(".")[0] == group]
+            try:
+                found[group] = self.groups[group](**{name.rpartition(".")[2]: found.pop(name) for name in fields})
+            except Exception as e:  # of its own checks
+                raise SpecError(f"component `{self.name}` takes no such `--{group}`: {e}") from e
+        return found
 
     @property
     def var(self) -> Parameter | None:
@@ -78,7 +91,26 @@ def read(fn: Callable[..., Any], *, name: str = "") -> Signature:
     inner = unwrap(fn)
     name, where = name or name_of(fn), location(fn)
     scope = _scope(inner)
-    return Signature(name, tuple(_parameter(p, name, where, scope) for p in _raw(inner, name, where)))
+    groups: dict[str, type] = {}
+    raw = [field for p in _raw(inner, name, where) for field in _fields(p, groups)]
+    return Signature(name, tuple(_parameter(p, name, where, scope) for p in raw), groups)
+
+
+def _fields(raw: _Raw, groups: dict[str, type]) -> Iterator[_Raw]:
+    """Yield the fields of a parameter that is a data class, which is added to ``groups``; else the parameter."""
+    name, kind, annotation, default = raw
+    declared = getattr(annotation, "__dataclass_fields__", None)
+    if declared is None or not isinstance(annotation, type):
+        yield raw
+        return
+    groups[name] = annotation
+    hints = typing.get_type_hints(annotation)
+    for key, one in declared.items():
+        made = one.default_factory() if callable(one.default_factory) else one.default  # MISSING is not callable
+        value = getattr(default, key) if default not in (REQUIRED, None) else made
+        if one.init:
+            unset = type(value).__name__ == "_MISSING_TYPE"
+            yield from _fields((f"{name}.{key}", kind, hints[key], REQUIRED if unset else value), groups)
 
 
 def returns_appdef(fn: Any) -> bool:
@@ -108,13 +140,18 @@ def unwrap(fn: Any) -> Any:
 
 
 def location(fn: Any) -> str:
-    """Return ``file:line`` of the definition of a function.
+    """Return ``file:line`` of the definition of a function, or the file of another object.
 
     >>> location(len)
     '<unknown>'
     """
-    code = getattr(getattr(unwrap(fn), "__func__", unwrap(fn)), "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code is not None else "<unknown>"
+    inner = unwrap(fn)
+    code = getattr(getattr(inner, "__func__", inner), "__code__", None)
+    if code is not None:
+        return f"{code.co_filename}:{code.co_firstlineno}"
+    target = getattr(inner, "func", inner)  # of a partial
+    module = sys.modules.get(getattr(target, "__module__", None) or type(target).__module__)
+    return getattr(module, "__file__", None) or "<unknown>"
 
 
 def name_of(fn: Any) -> str:

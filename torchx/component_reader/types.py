@@ -13,6 +13,8 @@ type                            on the command line
 ``X | None``                    like ``X``, or ``None``
 ``X | Y``                       the most specific match of: literal, int, float, bool, dict, list, str
 ``Literal["a", "b"]``           one of the values
+a subclass of ``Enum``          the name or the value of a member
+a data class                    one option for each field: ``--model.lr 0.1``
 ``object`` ``Any``              text
 ==============================  ====================================================================
 
@@ -39,11 +41,12 @@ LISTS = ("list", "List", "Sequence", "MutableSequence", "Iterable", "Collection"
 TUPLES = ("tuple", "Tuple")
 DICTS = ("dict", "Dict", "Mapping", "MutableMapping")
 SUPPORTED = (
-    "str, int, float, bool, list[...], tuple[...], dict[..., ...], Literal[...], and `| None` or a union of these"
+    "str, int, float, bool, list[...], tuple[...], dict[..., ...], Literal[...], and `| None` or a union of these;"
+    " an Enum, a data class"
 )
 
 _NEVER_IN_NAMES = frozenset(" \t\n,;'\"$`(){}<>|&*?!\\")  # characters that no key of a `dict` contains
-_SPECIFIC_FIRST = ("literal", "int", "float", "bool", "dict", "tuple", "list", "any", "str")
+_SPECIFIC_FIRST = ("literal", "enum", "int", "float", "bool", "dict", "tuple", "list", "any", "str")
 _MANY = "..."
 _ARTICLE = {"int": "an int", "float": "a float", "bool": "true or false"}
 
@@ -52,7 +55,7 @@ class Shape:
     """A type, read from source code or from a live annotation.
 
     ``kind`` is one of ``SCALARS``, or of ``none any list tuple dict union literal unknown``; ``args`` are the inner
-    shapes, the values of a literal, or the text of an unknown type.
+    shapes, the values of a literal, the members of an ``enum``, or the text of an unknown type.
 
     >>> str(shape_of(dict[str, int] | None))
     'dict[str, int] | None'
@@ -84,6 +87,8 @@ class Shape:
             return " | ".join(map(str, self.args))
         if self.kind == "literal":
             return f"Literal[{', '.join(map(repr, self.args))}]"
+        if self.kind == "enum":
+            return " | ".join(member.name for member in self.args)
         return {"none": "None", "any": "object", "unknown": "".join(map(str, self.args))}.get(self.kind, self.kind)
 
     def problem(self) -> str | None:
@@ -157,6 +162,8 @@ def shape_of(annotation: Any, scope: Mapping[str, Any] | None = None) -> Shape:
         return shape_of(annotation.__supertype__, scope)
     if type(annotation).__name__ == "TypeAliasType":  # `type X = ...`
         return shape_of(annotation.__value__, scope)
+    if isinstance(annotation, type) and (members := getattr(annotation, "__members__", None)):
+        return Shape("enum", tuple(members.values()))
     inside = getattr(annotation, "__args__", ())
     if isinstance(annotation, types.UnionType):
         return union(shape_of(a, scope) for a in inside)
@@ -294,14 +301,14 @@ def to_dict(arg: str) -> dict[str, str]:
 
 def to_shape(value: Any, shape: Shape) -> Any:
     """Convert a value to a shape; see :func:`decode`."""
-    if shape.kind == "any":
+    if shape.kind == "any" or (shape.kind == "enum" and value in shape.args):
         return value
     if shape.kind == "union":
         return _to_union(value, shape)
     if value is None and shape.kind == "none":
         return None
-    if isinstance(value, str):
-        return _from_text(value, shape)
+    if isinstance(value, str) or shape.kind == "enum":
+        return _from_text(str(value), shape)
     if shape.kind == "list" and isinstance(value, (list, tuple, set, frozenset)):
         return [to_shape(v, shape.args[0]) for v in value]
     if shape.kind == "tuple" and isinstance(value, (list, tuple)):
@@ -360,6 +367,8 @@ def _from_text(text: str, shape: Shape) -> Any:
             return {**dict.fromkeys(TRUE, True), **dict.fromkeys(FALSE, False)}[text.strip().lower()]
         if kind == "literal":
             return {str(v): v for v in shape.args}[text]
+        if kind == "enum":
+            return {**{str(m.value): m for m in shape.args}, **{m.name: m for m in shape.args}}[text]
         if kind == "int":
             return int(text)
         if kind == "float":
@@ -434,6 +443,8 @@ def _from_json(text: str, start: str, kind: type) -> Any:
 def _described(shape: Shape) -> str:
     if shape.kind == "literal":
         return f"one of {', '.join(f'`{v}`' for v in shape.args)}"
+    if shape.kind == "enum":
+        return f"one of {', '.join(f'`{m.name}`' for m in shape.args)}"
     return _ARTICLE.get(shape.kind) or f"of type `{shape}`"
 
 
