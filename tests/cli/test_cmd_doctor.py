@@ -146,7 +146,7 @@ def test_deep_without_an_end(torchx: Call, project: Path, paper: Any, monkeypatc
 
 SILENT = {
     "slurm": ("sinfo sbatch squeue sacctmgr", "Unable to contact slurm controller (connect failure)"),
-    "lsf": ("lsid bqueues bhosts bsub", "LSF is down. Please wait ..."),
+    "lsf": ("lsid bjobs bqueues bhosts bsub", "LSF is down. Please wait ..."),
 }
 
 
