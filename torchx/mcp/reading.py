@@ -178,7 +178,7 @@ class Reading:
         return await anyio.to_thread.run_sync(self._runner.resolve, job)
 
     async def _where(self, job: str) -> tuple[str, str]:
-        """Return the replica whose log to read, and the line there that tells the cause."""
+        """Return the replica whose log to read, and the line there that shows the cause."""
         from torchx.cli.log_targets import parse_target
 
         target = parse_target(job)
@@ -200,7 +200,7 @@ def _next_steps(state: str) -> str:
     """Return which tools to call next."""
     if state == "FAILED":
         return "read_log shows the lines around the cause; diff_runs compares it with a run that succeeded"
-    return "read_log" if state in ("SUCCEEDED", "CANCELLED") else "wait; why tells what a pending job waits for"
+    return "read_log" if state in ("SUCCEEDED", "CANCELLED") else "wait; why shows what a pending job waits for"
 
 
 def _lines(out: str) -> list[str]:

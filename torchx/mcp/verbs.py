@@ -33,7 +33,7 @@ async def verb(
     Args:
         folder: current directory of the verb.
         env: variables to add to the environment.
-        states: exit codes that tell a state, beside a document, are no errors.
+        states: exit codes that tell a state, beside a document, are not errors.
 
     Raises:
         ToolError: it failed; with its message, hint and exit code.

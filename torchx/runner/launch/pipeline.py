@@ -37,7 +37,7 @@ def prepare(app: AppDef, workspace: Workspace | str | None, scheduler: str, back
     check(app, image_program=backend.capabilities.image_program, odd_names=scheduler == "slurm")
     new: AppDef = copy_data(app)
     for role, name in [(r, n) for r in new.roles for n in r.env if "=" in n]:
-        logger("torchx").warning("role `%s`: `%s` is no name of a variable: left out", role.name, name)
+        logger("torchx").warning("role `%s`: `%s` is not a valid name of a variable: left out", role.name, name)
         del role.env[name]
     for role in new.roles:
         if kind := role.resource.capabilities.get(GPU_TYPE):

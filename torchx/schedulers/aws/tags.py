@@ -40,7 +40,7 @@ def tags(app: AppDef, user: str, session: str, more: Mapping[str, str] | None = 
     for key, value in given.items():
         if why := _why_no_tag(key, value):
             raise SpecError(
-                f"`{app.name}`: `{key}={value}`, of the metadata or the option `tags`, is no tag: {why}",
+                f"`{app.name}`: `{key}={value}`, of the metadata or the option `tags`, is not a valid tag: {why}",
                 hint="letters, digits, spaces and `_ . : / = + - @` are allowed",
             )
     found = {**given, **{name: tag_value(value) for name, value in ours.items() if value}}

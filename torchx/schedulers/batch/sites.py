@@ -81,7 +81,7 @@ class LoginNode(Site):
 def site_of(cfg: Mapping[str, CfgVal], backend: str = "") -> Site:
     """Return the site for ``cfg["ssh"]``, not connected yet, for ``backend``.
 
-    Raises ConfigError if that is no valid host.
+    Raises ConfigError if that is not a valid host.
     """
     from torchx.schedulers.batch.ssh.remote_files import RemoteFiles
     from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
