@@ -40,7 +40,7 @@ def test_results_are_fetched_at_the_end(ended: Path, capsys: pytest.CaptureFixtu
     assert [p.name for p in (ended / "fetched").rglob("*")] == ["a", "x"]
     main(["fetch", "@last"])
     said = capsys.readouterr().err
-    assert "fetched runs/: 0 files, 0.0 MB, 1 were there" in said
+    assert "fetched runs/: 0 files" in said and "1 were there" in said
     assert "`id_rsa` was left out: it may contain credentials" in said
 
 

@@ -72,12 +72,13 @@ def test_the_partition_that_starts_first() -> None:
 
 def test_lsf() -> None:
     """Slots and GPUs of hosts that take jobs; an LSF that knows no GPU fields has none."""
-    hosts = done("h1 ok 64 16\nh2 closed_Adm 64 0\nh3 closed_Full 8 8\nh4 unavail - -\n")
-    answers = {"ngpus": done("h1 8 2\nh2 8 0\nh3 - -\n"), "host_name status": hosts}
+    head = "HOST_NAME          STATUS          JL/U    MAX  NJOBS    RUN\n"
+    hosts = done(f"{head}h1 ok - 64 16 16\nh2 closed_Adm - 64 0 0\nh3 closed_Full - 8 8 8\nh4 unavail - - - -\n")
+    answers = {"ngpus": done("h1 8 2\nh2 8 0\nh3 - -\n"), "bhosts -w": hosts}
     found = {pool.cpus: pool for pool in pools_of(lsf_nodes(run(answers)), Resource(32, 1, -1))}
     assert (found[64].nodes, found[64].usable, found[64].free_cpus, found[64].free_gpus) == (2, 1, 48, 6)
     assert found[64].fitting == 1 and found[8].fitting == 0
-    assert [node.gpus for node in lsf_nodes(run({"ngpus": done(code=255), "host_name status": hosts}))] == [0] * 4
+    assert [node.gpus for node in lsf_nodes(run({"ngpus": done(code=255), "bhosts -w": hosts}))] == [0] * 4
 
 
 def pod(node: str, phase: str = "Running", **requests: str) -> dict[str, Any]:

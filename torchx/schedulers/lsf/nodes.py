@@ -8,12 +8,13 @@ from torchx.schedulers.kit.nodes import Node
 
 def nodes(run: Run) -> list[Node]:
     """Return the hosts, which belong to the pool of their status: queues share them."""
-    done = run(["bhosts", "-noheader", "-o", "host_name status max njobs"]).check()
+    head, *rows = [line.split() for line in run(["bhosts", "-w"]).check().stdout.splitlines() if line.strip()] or [[]]
     told = run(["bhosts", "-noheader", "-o", "host_name ngpus ngpus_alloc"])
     gpus = {words[0]: words[1:] for line in told.stdout.splitlines() if len(words := line.split()) == 3}
     found = []
-    for line in done.stdout.splitlines():
-        host, status, slots, used = (line.split() + ["-"] * 4)[:4]
+    for row in rows:
+        cells = dict(zip(head, row, strict=False))
+        host, status, slots, used = (cells.get(name, "-") for name in ("HOST_NAME", "STATUS", "MAX", "NJOBS"))
         total, taken = (int(number) if number.isdigit() else 0 for number in (*gpus.get(host, ("-", "-")),))
         cpus = int(slots) if slots.isdigit() else -1
         free = max(cpus - int(used), 0) if cpus >= 0 and used.isdigit() else -1
