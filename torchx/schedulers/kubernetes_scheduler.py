@@ -166,7 +166,7 @@ class KubernetesScheduler(KubeScheduler):
 
     def _objects(self, api: KubeApi, dryrun_info: AppDryRunInfo[KubernetesJob]) -> list[dict[str, Any]]:
         """Return the objects of a job on this cluster; BackendError if it does not support the job."""
-        job, app = dryrun_info.request, dryrun_info._app
+        job, app = dryrun_info.request, dryrun_info.submission.app or dryrun_info._app
         resource = job.resource
         if app is not None and job.kind != VOLCANO:
             kind, version = self._decide(api, job.opts, by_cause=job.by_cause)
@@ -216,7 +216,7 @@ class KubernetesScheduler(KubeScheduler):
 
     def submit_tasks(self, dryrun_info: AppDryRunInfo[KubernetesJob], tasks: TaskList) -> str:
         """Create one Indexed Job, and the ConfigMap with the values."""
-        job, app = dryrun_info.request, dryrun_info._app
+        job, app = dryrun_info.request, dryrun_info.submission.app or dryrun_info._app
         assert app is not None  # the dry run of the Runner sets it
         api = self._api(job.opts.context)
         resource = self._render(JOB, as_replicas(app, tasks), job.app_id, job.opts, api.version())

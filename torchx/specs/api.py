@@ -365,6 +365,9 @@ class Submission:
     tags: dict[str, str] = field(default_factory=dict)  # for the run registry, see torchx.runs.records
     source: Any = None  # the GitState, if it is not that of the current directory
     record: dict[str, Any] | None = None  # the app as the run registry keeps it, for backends that store it, too
+    app: AppDef | None = field(
+        default=None, repr=False
+    )  # what runs, if lines of set-up make it another than the record
     secrets: dict[str, str] = field(default_factory=dict, repr=False)  # reference -> resolved value
     notices: dict[str, Any] | None = field(default=None, repr=False)  # for backends with `SendsNotices`, with addresses
     at_end: bytes = field(default=b"", repr=False)  # script that some backends run at the end; see runner.notices

@@ -115,7 +115,9 @@ def dry_run(
         trackers = tracker_environment(get_configured_trackers(files))
         # The app id is not known yet: its macro takes its place.
         _set_environment(app, make_app_handle(scheduler, session, macros.app_id), trackers, parent_run_id)
-        info = backend.submit_dryrun(_with_setup(app, values, scheduler, backend), ResolvedCfg(values))
+        runs = _with_setup(app, values, scheduler, backend)
+        info = backend.submit_dryrun(runs, ResolvedCfg(values))
+        info.submission.app = None if runs is app else runs
     except BaseException:  # also on Ctrl-C: the job folder would block the next attempt
         if tags:
             discard(app, backend)
