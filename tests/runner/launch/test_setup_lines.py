@@ -194,3 +194,13 @@ def test_one_job_makes_the_environment_of_a_lock(
     (tmp_path / "uv.lock").write_text("3")
     failed = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
     assert failed.returncode == 3 and "set-up failed: torchx_uv (exit 3)" in failed.stderr
+
+
+def test_kubernetes_renders_it_again(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For an older cluster the request is rendered once more, when it is submitted: with the lines, too."""
+    from torchx.schedulers import kubernetes_scheduler
+
+    backend: Any = runner._scheduler("kubernetes")
+    monkeypatch.setattr(kubernetes_scheduler.KubernetesScheduler, "_decide", lambda *_, **__: ("job", (1, 20)))
+    info = runner.dryrun(app("module load x"), "kubernetes")
+    assert "set-up failed" in str(backend._objects(None, info))
