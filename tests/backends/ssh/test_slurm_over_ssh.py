@@ -114,6 +114,18 @@ def test_two_replicas(laptop: Shell, node: Sshd) -> None:
     assert node.logins() == 1
 
 
+def test_around_the_program(laptop: Shell, node: Sshd) -> None:
+    """Set-up lines run on the node, and results come from the job's folder there when it has ended, over one login."""
+    setup = ("--setup", "module() { export A=$2; }", "--setup", "module load a")
+    handle = run(laptop, *setup, "--fetch", "runs/=results", "utils.sh", "mkdir runs; echo $A >runs/x")
+    assert "SUCCEEDED" in ended(laptop, handle)
+    laptop.torchx("fetch", handle)
+    assert (laptop.cwd / "results" / "x").read_text() == "a\n"
+    laptop.torchx("cp", f"{handle}:stdout.log", "log")
+    assert "CPUs" in laptop.torchx("nodes", "-s", "slurm", "-cfg", "ssh=login")
+    assert node.logins() == 1
+
+
 def code_of(folder: Path) -> str:
     return content_hash(entries(str(folder)), sha256_of)
 
