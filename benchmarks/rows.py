@@ -264,7 +264,6 @@ ROWS = (
             ("`Runner.run` on `slurm`, above `sbatch`", "single", "slurm_runs", 0.01),
             ("`Runner.status` of {slurm_jobs} Slurm jobs, one after the other", "statuses", "slurm_jobs", 0.2),
             ("`Runner.run` on `slurm`, above `sbatch`, of jobs that start", "single-running", "slurm_runs", 0.01),
-            ("`Runner.status` of {slurm_jobs} Slurm jobs that run", "statuses-running", "slurm_jobs", 0.2),
             ("`torchx sweep` of {slurm_tasks} running tasks, until the prompt", "prompt-running", "slurm_tasks", 3.0),
             ("`torchx sweep` of {slurm_tasks} tasks on `slurm`, until the prompt", "prompt", "slurm_tasks", 3.0),
             ("`torchx status` of those {slurm_tasks} tasks on `slurm`, above `squeue`", "table", "slurm_tasks", 0.3),
