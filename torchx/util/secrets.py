@@ -13,18 +13,7 @@ if TYPE_CHECKING:
     from re import Match
     from typing import Any
 
-__all__ = [
-    "AMBIGUOUS",
-    "CERTAIN",
-    "MASK",
-    "PLAIN",
-    "grade",
-    "mask_args",
-    "mask_env",
-    "mask_text",
-    "mask_told",
-    "mask_value",
-]
+__all__ = ["CERTAIN", "MASK", "grade", "mask_args", "mask_env", "mask_text", "mask_told", "mask_value"]
 
 
 def _words(text: str) -> frozenset[str]:
