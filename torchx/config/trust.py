@@ -26,6 +26,8 @@ RULES = (
     ("cli:run|secrets|notify", ".*", r"file:(~|/|.*\.\./)", "reads that file, for a secret", False),
     ("cli:run", "component", r"\.py:", "imports that file, when `torchx run` names no component", False),
     ("local_cwd", "prepend_cwd", "(?i)true|yes|on|1", "runs programs of this folder before those on PATH", False),
+    (_SCHEDULERS, "setup", ".", "runs these lines of shell before the programs of jobs", True),
+    ("workspace", "uv", "(?i)true|yes|on|1", "installs the packages of uv.lock where jobs run", False),
     (_SCHEDULERS, "ssh", ".", "connects to that host, with your SSH keys", False),
     (_SCHEDULERS, "image_repo|bucket", ".", "sends your code there", False),
     ("torchx:tracker|tracker:.*", ".*", "://", "connects your jobs to that tracker", False),
@@ -62,10 +64,11 @@ def permit(program: str) -> None:
     """Raise ConfigError if a project's file names this program, and the user does not trust that file.
 
     Args:
-        program: ``cmd:COMMAND`` or ``exec:PATH``; anything else is permitted.
+        program: ``cmd:COMMAND``, ``exec:PATH`` or ``setup:LINES``; anything else is permitted.
     """
-    for path, (digest, rows) in _found.items() if program.startswith(("cmd:", "exec:")) else ():
-        entry = next((entry for entry, _, asks in rows if asks and program in entry.text), None)
+    text = program.removeprefix("setup:")
+    for path, (digest, rows) in _found.items() if program.startswith(("cmd:", "exec:", "setup:")) else ():
+        entry = next((entry for entry, _, asks in rows if asks and text in entry.text), None)
         if entry is None or os.environ.get(ENV_TRUST) == "1" or _is_marked(digest, "trusted"):
             continue
         what = f"{entry.where()}: `{printable(program)}` runs a program that this folder chose"

@@ -124,11 +124,16 @@ def test_the_program_itself_is_blamed_for_its_own_failure() -> None:
 def test_from_a_config_file_to_the_cause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], runner: Runner
 ) -> None:
-    """A real job; a rerun has the same lines."""
+    """A real job, once the user trusts the file of this folder; a rerun has the same lines."""
     (tmp_path / ".torchxconfig").write_text(
         "[local_cwd]\nsetup = export A=site\n    export B=1\n[local_cwd@bad]\nsetup = module load nope\n"
     )
     monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as e:
+        main(["run", "--wait", "utils.echo"])
+    assert e.value.code == 2 and "runs a program that this folder chose" in capsys.readouterr().err
+    main(["run", "--dryrun", "utils.echo"])
+    monkeypatch.setenv("TORCHX_TRUST", "1")
     main(["run", "--wait", "--setup", "A=$A-mine", "--", "sh", "-c", "echo $A$B >out"])
     assert (tmp_path / "out").read_text() == "site-mine1\n"
     (tmp_path / "out").unlink()

@@ -53,6 +53,11 @@ class Recorder:
         _check_session(scheduler, self._session)
         if info._app is not None:
             refuse_names(info._app, backend)
+        setup = (info.submission.settings or {}).get("setup")
+        if setup is not None and setup.value:
+            from torchx.config.trust import permit
+
+            permit(f"setup:{setup.value}")
         look_up(info, backend)
         plan, made = None, info.submission
         if info._app is not None and Wishes.of(info._app).notify:
