@@ -32,7 +32,7 @@ _HINTS = (
     (r"memory specification", "`sinfo -o '%P %m'` shows how much memory the nodes have, in MiB"),
     (r"invalid partition", "`sinfo` shows the partitions"),
     (r"invalid (account|qos)|account/partition combination", "`sacctmgr show assoc user=$USER` shows yours"),
-    (r"node configuration is not available", "`sinfo -N -l` shows what the nodes have"),
+    (r"node configuration is not available", "`sinfo -N -l` shows what the nodes have, `sinfo -o '%N %G'` their GPUs"),
     (
         r"(invalid|bad) (--time|time (limit )?spec)|--time spec",
         "write minutes, `HH:MM:SS` or `D-HH:MM:SS`: `-cfg time=60`",

@@ -20,6 +20,8 @@ def page(found: Stacks, gray: Callable[[str], str] = str) -> Iterator[str]:
     yield printable(found.sentence)
     hosts = len({rank.host for rank in found.ranks if rank.host}) > 1
     for group in reversed(found.groups):
+        if group.ranks[0].why and len(found.groups) == 1 and found.sentence.endswith(group.sentence):
+            continue  # the summary has said it
         yield ""
         heads = list(_heads(group.ranks, hosts=hosts))
         for text, pid in heads[:_MAX_HEADS]:
