@@ -268,7 +268,7 @@ def test_options_of_other_tools(torchx: Call, script: Path, option: str, ours: s
     assert ours in found.err.partition("hint:")[2]
 
 
-@pytest.mark.parametrize("option", ["--zzz", "--frobnicate", "--tag", "--priority"])
+@pytest.mark.parametrize("option", ["--zzz", "--frobnicate", "--priority"])
 def test_no_guess_at_a_distance(torchx: Call, script: Path, option: str) -> None:
     """An option that resembles none of ours gets no `did you mean`."""
     found = torchx("run", option, "1", "train.py")

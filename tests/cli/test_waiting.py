@@ -32,6 +32,9 @@ class Runner:
         self.clock.advance(left)
         return None if self.state is None else AppStatus(self.state)
 
+    def recorded(self, handle: str) -> None:
+        """Nothing is on record, so there are no results to fetch."""
+
     def seen(self, handle: str) -> AppStatus | None:
         replicas = [ReplicaStatus(0, AppState.RUNNING, "r", ""), ReplicaStatus(1, AppState.PENDING, "r", "")]
         return AppStatus(AppState.RUNNING, roles=[RoleStatus("r", replicas)])

@@ -97,8 +97,6 @@ class CmdRun(SubCommand):
         profile = getattr(args, "profile", None)
         if profile:
             use_profile(profile)
-        ALLOW_PRIVATE_WORKSPACE.option = getattr(args, "allow_private_workspace", False)
-        NO_CHECK.option = getattr(args, "no_check", False)
         try:
             self._run(args)
         finally:
@@ -134,6 +132,9 @@ class CmdRun(SubCommand):
             run_args = torchx_run_args_from_argparse(args, component, component_args, {})
             if not hasattr(args, "workspace"):
                 run_args.workspace = Workspace({f"file://{os.getcwd()}": ""}).to_text()  # with its commas
+        # Now, because an option may also stand after the component, or in the config file.
+        ALLOW_PRIVATE_WORKSPACE.option = getattr(args, "allow_private_workspace", False)
+        NO_CHECK.option = getattr(args, "no_check", False)
         if run_args.scheduler == "local":
             warn(LOCAL_SCHEDULER_WARNING_MSG)
             run_args.scheduler = get_default_scheduler_name()
