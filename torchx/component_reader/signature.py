@@ -60,7 +60,7 @@ class Signature:
             try:
                 found[group] = self.groups[group](**{name.rpartition(".")[2]: found.pop(name) for name in fields})
             except Exception as e:  # of its own checks
-                raise SpecError(f"component `{self.name}` takes no such `--{group}`: {e}") from e
+                raise SpecError(f"component `{self.name}`, argument `--{group}`: {e}") from e
         return found
 
     @property
