@@ -15,6 +15,8 @@ READ = {
     "TORCHX_DEBUG": "Any value except `0`: the command line shows tracebacks, as with `--log_level DEBUG`.",
     "TORCHX_EVENTS": "Destination of the Runner's events: `console` or `file:PATH`. Without it there are no events.",
     "TORCHX_MCP_TOKEN": "Token of `torchx mcp --http`; without it a new one is printed. See [agents](../agents.md).",
+    "TORCHX_ALLOW_PRIVATE_WORKSPACE": "`1`: as the option `--allow-private-workspace`.",
+    "TORCHX_NO_CHECK": "`1`: as the option `--no-check`.",
     "FORCE_COLOR": "Use colours even if the output is not a terminal.",
 }
 

@@ -52,7 +52,7 @@ def test_faults_and_computed_answers(fake_commands: FakeCommandRunner) -> None:
     with pytest.raises(TransientError):
         fake_commands.run(["a"])
     assert fake_commands.run(["a"]).stdout == "back"
-    with pytest.raises(CommandError, match="`b` failed with exit code 3: two") as caught:
+    with pytest.raises(CommandError, match="`b` failed with exit code 3: one; two") as caught:
         fake_commands.run(["b", "x"]).check()
     assert (caught.value.argv, caught.value.returncode) == (["b", "x"], 3)
     assert fake_commands.run(["c"], stdin="x", timeout=2).stdout == "X"

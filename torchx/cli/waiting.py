@@ -183,7 +183,7 @@ def more_memory(runner: Runner, handle: str, status: AppStatus) -> list[str]:
 def _size_option(mib: float) -> str:
     """Return the size as ``--mem`` takes it.
 
-    >>> _size_option(2048), _size(1000)
+    >>> _size_option(2048), _size_option(1000)
     ('2G', '1000M')
     """
     return f"{mib / 1024:.0f}G" if mib % 1024 == 0 else f"{mib:.0f}M"

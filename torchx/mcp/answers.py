@@ -27,7 +27,7 @@ def answer(document: dict[str, Any], max_bytes: int, more: str) -> dict[str, Any
     it. Lists lose their last entries, texts their middles; the schema of the document still holds.
 
     >>> answer({"state": "FAILED", "roles": list(range(900))}, 200, "ask for more")["left_out"]
-    {'roles': '884 of 900 entries'}
+    {'roles': '872 of 900 entries'}
     """
     marked = sorted(_keys(document) & UNTRUSTED)
     entries, characters = 1 << 20, 1 << 30

@@ -269,6 +269,10 @@ class Role:
         """
         return dryrun_info
 
+    def has_overrides(self) -> bool:
+        """Return whether there are overrides. Reading ``overrides`` itself makes each read of a field slower."""
+        return bool(self.__dict__["overrides"])
+
     def resolve_overrides(self) -> None:
         """Move the values of ``overrides`` into the fields that they name.
 

@@ -210,8 +210,8 @@ def test_waiting_for_what_grows(tmp_path: Path, clock: FakeClock) -> None:
 
 
 def test_a_command_that_failed_says_why() -> None:
-    """The last line of stderr, else of stdout, else that it said nothing; with all of it for who wants to look."""
-    for stderr, stdout, said in [("a\nb\n", "c", "b"), (" \n", "c\nd\n", "d"), ("", "", "it said nothing")]:
+    """The lines of stderr, else of stdout, else that it said nothing; with all of it for who wants to look."""
+    for stderr, stdout, said in [("a\nb\n", "c", "a; b"), (" \n", "c\nd\n", "c; d"), ("", "", "it said nothing")]:
         with pytest.raises(CommandError, match=f"^`x` failed with exit code 3: {said}$") as e:
             Completed(["x", "y"], 3, stdout, stderr).check()
         assert (e.value.argv, e.value.returncode, e.value.stderr) == (["x", "y"], 3, stderr)
@@ -381,6 +381,7 @@ def test_what_most_backends_do() -> None:
         "list",
         "retries",
         "elastic",
+        "setup",
         "multi_role",
         "secrets",
         "gpus",

@@ -251,6 +251,7 @@ def test_options_are_those_of_the_contract(scheduler) -> None:
         "prepend_cwd": (bool, False),
         "auto_set_cuda_visible_devices": (bool, False),
         "cancel_grace_s": (int, 10),
+        "setup": (str, None),
     }
     assert all(opt.help for opt in opts.values())
 

@@ -62,7 +62,7 @@ class Check:
     """A check that has not run yet.
 
     >>> Check("disk", lambda: "7 GiB are free").findings()
-    [Finding(verdict='good', what='disk', said='7 GiB are free', fix='')]
+    [Finding(verdict='good', what='disk', said='7 GiB are free', fix='', unreachable=False)]
 
     Attributes:
         what: its subject.
