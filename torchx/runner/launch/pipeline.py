@@ -92,9 +92,7 @@ def dry_run(
     if app.metadata:
         _check_metadata(app, scheduler, backend, settings)  # before anything is built
     _check_overlays(app, scheduler, backend)
-    _apply_rules(
-        backend, [role for role in app.roles if not role.has_overrides()], values
-    )  # before anything is built
+    _apply_rules(backend, [role for role in app.roles if not role.has_overrides()], values)  # before anything is built
     backend._pre_build_validate(app, scheduler, values)
     if (files and files.section("secrets")) or any(
         not _STRINGS.issuperset(map(type, r.env.values())) for r in app.roles
