@@ -17,6 +17,9 @@ READ = {
     "TORCHX_MCP_TOKEN": "Token of `torchx mcp --http`; without it a new one is printed. See [agents](../agents.md).",
     "TORCHX_ALLOW_PRIVATE_WORKSPACE": "`1`: as the option `--allow-private-workspace`.",
     "TORCHX_NO_CHECK": "`1`: as the option `--no-check`.",
+    "TORCHX_CHECK_WAIT_S": "On the nodes: seconds for which the checks of a node wait for the other replicas; default 60.",
+    "TORCHX_STAGE_DIR": "On the nodes: folder of staged data; default `/tmp/torchx-stage-UID`. See [nodes](../around.md).",
+    "TORCHX_STAGE_GB": "On the nodes: gigabytes that this folder may have; default 500.",
     "FORCE_COLOR": "Use colours even if the output is not a terminal.",
 }
 
@@ -61,7 +64,7 @@ def page() -> str:
 
 
 def settings() -> dict[str, str]:
-    """Returns variable -> the docstring below its ``ENV_`` constant."""
+    """Returns variable -> the docstring below its ``ENV_`` constant, or switch."""
     import torchx.settings
 
     body = ast.parse(inspect.getsource(torchx.settings)).body
@@ -69,13 +72,15 @@ def settings() -> dict[str, str]:
     for statement, below in pairwise(body):
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
             constant = statement.targets[0].id
-            if constant.startswith("ENV_"):
+            value = getattr(torchx.settings, constant)
+            variable = value.variable if isinstance(value, torchx.settings.Switch) else value
+            if constant.startswith("ENV_") or variable is not value:
                 said = (
                     below.value.value if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) else ""
                 )
                 if not said:
                     raise ValueError(f"torchx/settings.py: {constant} has no docstring")
-                found[getattr(torchx.settings, constant)] = " ".join(said.split())
+                found[variable] = " ".join(said.split())
     return found
 
 
