@@ -17,8 +17,8 @@ READ = {
     "TORCHX_MCP_TOKEN": "Token of `torchx mcp --http`; without it a new one is printed. See [agents](../agents.md).",
     "TORCHX_ALLOW_PRIVATE_WORKSPACE": "`1`: as the option `--allow-private-workspace`.",
     "TORCHX_NO_CHECK": "`1`: as the option `--no-check`.",
-    "TORCHX_CHECK_WAIT_S": "On the nodes: seconds for which the checks of a node wait for the other replicas; default 60.",
-    "TORCHX_STAGE_DIR": "On the nodes: folder of staged data; default `/tmp/torchx-stage-UID`. See [nodes](../around.md).",
+    "TORCHX_CHECK_WAIT_S": "On the nodes: seconds that checks wait for other replicas; default 60.",
+    "TORCHX_STAGE_DIR": "On nodes: folder of staged data; `/tmp/torchx-stage-UID`. See [nodes](../around.md).",
     "TORCHX_STAGE_GB": "On the nodes: gigabytes that this folder may have; default 500.",
     "FORCE_COLOR": "Use colours even if the output is not a terminal.",
 }
