@@ -309,7 +309,7 @@ STATES = [
     ("InProgress", "Interrupted", AppState.PENDING, "were reclaimed"),
     ("InProgress", "Training", AppState.RUNNING, "<NONE>"),
     ("InProgress", "Uploading", AppState.RUNNING, "<NONE>"),
-    ("Stopping", "Stopping", AppState.RUNNING, "being cancelled"),
+    ("Stopping", "Stopping", AppState.RUNNING, "cancelling"),
     ("Completed", "Completed", AppState.SUCCEEDED, "<NONE>"),
     ("Stopped", "Stopped", AppState.CANCELLED, "<NONE>"),
     ("Stopped", "MaxRuntimeExceeded", AppState.FAILED, "longer than `max_run`"),
