@@ -61,7 +61,8 @@ def _kill(home: Path, victims: tuple[str, ...], killed: dict[int, str], guards: 
         if supervisor is None:
             return True
         pids = {"supervisor": supervisor.pid, "guard": supervisor.ppid}
-        if supervisor.ppid <= 1:  # one of the two is gone already
+        # Where one of the two is gone already, the parent is who adopts orphans: init, or this very process of the tests.
+        if supervisor.ppid <= 1 or supervisor.ppid == os.getpid():
             pids, victims = {"supervisor": supervisor.pid}, ("supervisor", "guard")
         guards.update(pid for name, pid in pids.items() if name == "guard")
         killed.update({pids[name]: name for name in victims if name in pids and sent(pids[name])})
