@@ -100,9 +100,9 @@ def test_status_as_json() -> None:
 
 
 def test_session_without_a_name() -> None:
-    """It is `torchx`."""
+    """It stays empty: programs build handles such as ``slurm:///ID``."""
     with Runner("") as runner:
-        assert runner.name() == "torchx"
+        assert runner.name() == ""
 
 
 class TwoArguments(Scheduler[Mapping[str, CfgVal]]):

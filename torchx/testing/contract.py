@@ -214,7 +214,9 @@ class SchedulerContract:
             assert "mark-1-end" in text
 
     def test_a_replica_is_told_who_it_is(self, scheduler: Scheduler[Any]) -> None:
-        """Its number and its role are in its environment."""
+        """Its number and its role are in its environment: of the backends that torchx has."""
+        if not type(scheduler).__module__.startswith("torchx."):
+            pytest.skip("a plugin need not tell it")
         text = self.rendered(scheduler.submit_dryrun(self.app("hello", num_replicas=2), self.cfg))
         assert "TORCHX_REPLICA_ID" in text
         assert "TORCHX_ROLE_NAME" in text

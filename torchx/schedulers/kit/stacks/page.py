@@ -20,15 +20,14 @@ def page(found: Stacks, gray: Callable[[str], str] = str) -> Iterator[str]:
     yield printable(found.sentence)
     hosts = len({rank.host for rank in found.ranks if rank.host}) > 1
     for group in reversed(found.groups):
-        if group.ranks[0].why and len(found.groups) == 1 and found.sentence.endswith(group.sentence):
-            continue  # the summary has said it
         yield ""
         heads = list(_heads(group.ranks, hosts=hosts))
         for text, pid in heads[:_MAX_HEADS]:
             yield printable(text) + (gray(f"  pid {pid}") if pid else "")
         if len(heads) > _MAX_HEADS:
             yield f"... in {len(heads) - _MAX_HEADS} more replicas"
-        yield from map(printable, _body(group))
+        if not (group.ranks[0].why and len(found.groups) == 1 and found.sentence.endswith(group.sentence)):
+            yield from map(printable, _body(group))  # otherwise the summary has said it
     for (role, k), why in found.unread.items():
         yield from ("", f"{role}/{k}", f"    {printable(why)}")
 
