@@ -148,6 +148,11 @@ class Reading:
         """Return the run options (`cfg`) of a scheduler; without a name, of all."""
         return await self._tell(max_bytes, "name a scheduler", "runopts", "--json", *([scheduler] if scheduler else []))
 
+    async def nodes(self, scheduler: Name = "", gpu: Name = "", max_bytes: Bytes = DEFAULT_BYTES) -> dict[str, Any]:
+        """Return what is free on a scheduler; with `gpu`, such as `h100:8`, where such a job fits and when it starts."""
+        options = [*(["-s", scheduler] if scheduler else []), *(["--gpu", gpu] if gpu else [])]
+        return await self._tell(max_bytes, "name a scheduler", "nodes", "--json", *options)
+
     async def check(self, scheduler: Name = "", max_bytes: Bytes = DEFAULT_BYTES) -> dict[str, Any]:
         """Check what keeps jobs from running on a scheduler or this machine, and how to fix it."""
         options = ["-s", scheduler] if scheduler else []
