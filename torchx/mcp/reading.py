@@ -149,7 +149,7 @@ class Reading:
         return await self._tell(max_bytes, "name a scheduler", "runopts", "--json", *([scheduler] if scheduler else []))
 
     async def nodes(self, scheduler: Name = "", gpu: Name = "", max_bytes: Bytes = DEFAULT_BYTES) -> dict[str, Any]:
-        """Return what is free on a scheduler; with `gpu`, such as `h100:8`, where such a job fits and when it starts."""
+        """Return what is free on a scheduler; with `gpu`, such as `h100:8`, where such a job fits, and when."""
         options = [*(["-s", scheduler] if scheduler else []), *(["--gpu", gpu] if gpu else [])]
         return await self._tell(max_bytes, "name a scheduler", "nodes", "--json", *options)
 

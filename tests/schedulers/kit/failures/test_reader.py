@@ -324,3 +324,11 @@ RULE = """RuleException:
 def test_what_a_rule_of_snakemake_said(wrote: str, cause: str) -> None:
     """The cause is the program's, not that a job of the workflow did not complete."""
     assert read_failure(Evidence(stderr=SNAKEMAKE % wrote), exit_code=1).summary() == f"exit code 1: {cause}"
+
+
+@pytest.mark.parametrize("line", ["step 1", "Epoch 3/10", "[step 12] loss=0.1 lr: 1e-3", "iteration 7 of 9", "batch=4"])
+def test_progress_is_no_cause(line: str) -> None:
+    """A program that wrote nothing but how far it was has only its exit code."""
+    warned = "train.py:5: UserWarning: option is old\n  load(3)\n"
+    assert read_failure(Evidence(stderr=warned, stdout=f"{line}\n"), exit_code=3).summary() == "exit code 3"
+    assert read_failure(Evidence(stderr=f"{line}: no data\n"), exit_code=3).summary() == f"exit code 3: {line}: no data"

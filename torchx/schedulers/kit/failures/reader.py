@@ -226,13 +226,13 @@ def _fatal(said: Sequence[str]) -> tuple[str, Sequence[str]] | None:
 
 
 def _last_word(said: Sequence[str], end: Failure) -> tuple[str, Sequence[str]]:
-    """Return the last line; if a signal ended the program, only if that line mentions an error."""
+    """Return the last line, unless it is of progress; if a signal ended the program, only if it mentions an error."""
     if end.exit_code is None and not re.match(shapes.ERROR_WORDS, said[-1]):
         return "", said
     at = len(said) - 1
     if not re.match(shapes.ERROR_WORDS, said[at]):  # advice may stand below the error
         at = next((i for i in range(at, max(at - _ADVICE_LINES, -1), -1) if re.match(shapes.ERROR_HEAD, said[i])), at)
-    return said[at].strip(), said[:at]
+    return ("" if re.fullmatch(shapes.PROGRESS, said[at]) else said[at].strip()), said[:at]
 
 
 def _says(line: str) -> bool:

@@ -12,6 +12,8 @@ NOISE = (
     r"|Aborted \(core dumped\)$|.*\b(?:INFO|DEBUG)\b|Process \S+:$|Extension modules: |frame #\d+: |<omitting python"
     r"|Exception raised from |\s+at \S|\s+@ +0x|Node\.js v\d|\[\w{3} \w{3} [ \d]\d [\d:]{8} \d{4}\]$"
 )
+# How far a program has come: `step 1`, `Epoch 3/10 loss=0.1`. It is the last line of many, and never why they ended.
+PROGRESS = r"\W{0,3}(?i:step|epoch|iter(?:ation)?|batch)\W{0,3}\d+(?:\W|\d|of\b|\w+[=:] ?[-\d.e]+)*"
 # Messages of programs that end without a Python exception. The first such line is the message of the failure.
 FATAL = (
     r"Fatal Python error: |terminate called |panic: |thread '.*' panicked at |Exception in thread \"|fatal error: "
