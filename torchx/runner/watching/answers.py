@@ -62,7 +62,7 @@ def with_cause(found: DescribeAppResponse, before: Callable[[], AppStatus | None
     Args:
         before: returns the status on record.
     """
-    if found.state is not AppState.FAILED or _blames(found.structured_error_msg):
+    if found.state is not AppState.FAILED or _blames(found.structured_error_msg, or_class=True):
         return found
     from torchx.schedulers.kit.verdict import on_answer
 
@@ -80,12 +80,12 @@ def with_cause(found: DescribeAppResponse, before: Callable[[], AppStatus | None
     return on_answer(replace(found, structured_error_msg=NONE, roles_statuses=kept))
 
 
-def _blames(structured_error_msg: str) -> bool:
-    """Whether the error names the replica that failed."""
+def _blames(structured_error_msg: str, *, or_class: bool = False) -> bool:
+    """Whether the error names the replica that failed; with ``or_class`` also, why the job as a whole has."""
     from torchx.specs.failures import parse_failure
 
     failure = parse_failure(structured_error_msg)
-    return failure is not None and bool(failure.role)
+    return failure is not None and bool(failure.role or (or_class and failure.kind not in ("", "unknown", "lost")))
 
 
 def last_known(run: Run | None) -> AppStatus | None:
