@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC1090,SC1091,SC2154
+# shellcheck shell=bash disable=SC1090,SC1091,SC2154,SC2329
 # Runs the lines of set-up, the first argument, and then the program in the same environment; see setup.py.
 # In images without bash, `sh` stops at the first failure, and cannot name it.
 if [ -z "${BASH_VERSION-}" ]; then

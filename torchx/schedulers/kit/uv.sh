@@ -4,7 +4,7 @@ torchx_uv() {
   command -v uv >/dev/null || { echo "torchx: uv is not in PATH on $(hostname)" >&2; return 127; }
   [ -f uv.lock ] || { echo "torchx: there is no uv.lock in $PWD" >&2; return 2; }
   envs=${TORCHX_UV_ENVS:-/tmp/torchx-uv-$(id -u)}
-  mkdir -p -m 700 "$envs" && [ -O "$envs" ] || { echo "torchx: $envs belongs to another user" >&2; return 1; }
+  (umask 077; mkdir -p "$envs") && [ -O "$envs" ] || { echo "torchx: $envs belongs to another user" >&2; return 1; }
   env=$envs/$(cat uv.lock pyproject.toml .python-version 2>/dev/null | sha256sum | cut -c1-24) || return
   (
     flock 9 || exit
