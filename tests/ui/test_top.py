@@ -534,10 +534,10 @@ def test_a_shell_in_a_task(runner: Runner) -> None:
 
 def test_ctrl_c_quits(runner: Runner) -> None:
     """From the list, a search, a question, or a run, with exit code 0."""
-    on_record(1)
-    for keys, shows in (("", "train-0"), ("/", "words in name"), ("?", "this help"), ("\r", "Replicas|Log")):
+    runner.wait(sh(runner, "exit 0"), wait_interval=0.05)
+    for keys, shows in (("", "sh-"), ("/", "words in name"), ("?", "this help"), ("\r", "Replicas|Log")):
         terminal = Terminal()
-        terminal.until("train-0")
+        terminal.until("sh-")
         terminal.press(keys)
         terminal.until(shows)
         terminal.press("\x03")
