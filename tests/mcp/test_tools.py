@@ -146,6 +146,19 @@ def test_a_plan_is_launched_once_and_names_its_agent(folder: Path, runner: Runne
     assert whole is not None and whole.tags["launched_by"].startswith("mcp ")
 
 
+def test_a_plan_whose_answer_was_lost_is_not_submitted_again(
+    folder: Path, runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = calls(runner, "run")
+    plan = call("plan_run", what=["good.py"], scheduler="local_cwd")
+    monkeypatch.setattr("torchx.mcp.acting._SUBMIT_S", 0.001)
+    with pytest.raises(Refused, match="did not end within"):
+        call("launch", plan_id=plan["plan_id"])
+    monkeypatch.setattr("torchx.mcp.acting._SUBMIT_S", 600.0)
+    with pytest.raises(Refused, match="its answer was lost"):
+        call("launch", plan_id=plan["plan_id"])
+
+
 def test_a_plan_does_not_outlive_its_script(folder: Path, runner: Runner) -> None:
     call = calls(runner, "run")
     plan = call("plan_run", what=["good.py"], scheduler="local_cwd")

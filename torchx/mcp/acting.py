@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import uuid
 from typing import Annotated, Any
@@ -45,7 +46,7 @@ class Bounds:
 class _Plan:
     argv: list[str]
     gpu_hours: float | None
-    dryrun: dict[str, Any]
+    scheduler: str
     fingerprint: str
     lock: anyio.Lock = field(default_factory=anyio.Lock)
     handle: dict[str, Any] | None = None
@@ -133,7 +134,7 @@ class Acting:
         max_bytes: Bytes = DEFAULT_BYTES,
     ) -> dict[str, Any]:
         """Run a command inside a replica, and return its output, which is data, and its exit code."""
-        await self._ours((job.partition("://")[2] and job) or job.partition("/")[0])
+        await self._ours(job)
         code, out, err = await run(["exec", job, "--", *command], folder=self._bounds.folder, timeout_s=timeout_s)
         found = {"exit_code": code, "lines": out.splitlines(), "error": err}
         return answer(found, max_bytes, "raise `max_bytes`")
@@ -155,7 +156,7 @@ class Acting:
     async def _plan(self, argv: list[str], max_bytes: int) -> dict[str, Any]:
         dryrun = await self._dryrun(argv)
         hours = gpu_hours(dryrun)
-        plan = _Plan(argv, hours, dryrun, await self._fingerprint(argv, dryrun))
+        plan = _Plan(argv, hours, str(dryrun.get("scheduler")), await self._fingerprint(argv, dryrun))
         self._check_bounds(plan)
         while len(self._plans) >= _PLANS:
             del self._plans[next(iter(self._plans))]
@@ -171,7 +172,6 @@ class Acting:
     async def _fingerprint(self, argv: list[str], dryrun: dict[str, Any]) -> str:
         """Return what identifies a plan: the job, its options, and the scripts that it names; the request has an id."""
         import hashlib
-        import json
 
         found = hashlib.sha256(json.dumps([dryrun.get(key) for key in ("scheduler", "app", "cfg")]).encode())
         for word in argv[1:]:
@@ -185,20 +185,19 @@ class Acting:
         client = clean(f"{info.name} {info.version}")[:100] if info else "unknown client"
         args = [plan.argv[0], "--json", "--detach", *plan.argv[1:]]
         env = {"TORCHX_LAUNCHED_BY": f"mcp {client}"}
+        plan.failed = "its answer was lost"  # until there is one: a plan is not submitted a second time
         code, out, err = await run(args, folder=self._bounds.folder, env=env, timeout_s=_SUBMIT_S)
         if code:
             plan.failed = message_of(args, code, err)
             raise ToolError(plan.failed)
-        import json
-
         handle: dict[str, Any] = json.loads(out)
         plan.handle = handle
-        self._launched[plan.handle["handle"]] = plan.gpu_hours or 0.0
+        self._launched[handle["handle"]] = plan.gpu_hours or 0.0
 
     def _check_bounds(self, plan: _Plan) -> None:
-        bounds, scheduler = self._bounds, plan.dryrun.get("scheduler")
-        if bounds.schedulers and scheduler not in bounds.schedulers:
-            raise ToolError(f"refused by --only-scheduler: `{scheduler}` is not {' or '.join(bounds.schedulers)}")
+        bounds = self._bounds
+        if bounds.schedulers and plan.scheduler not in bounds.schedulers:
+            raise ToolError(f"refused by --only-scheduler: `{plan.scheduler}` is not {' or '.join(bounds.schedulers)}")
         if bounds.max_jobs is not None and len(self._launched) >= bounds.max_jobs:
             raise ToolError(f"refused by --max-jobs: this server has launched {len(self._launched)} jobs")
         if bounds.max_gpu_hours is not None:
