@@ -49,7 +49,7 @@ class Store:
         return self._guarded(lambda db: _in_transaction(db, work), default, create=True)
 
     def read(self, work: Callable[[sqlite3.Connection], T], default: T) -> T:
-        """Return the result of ``work``; ``default`` if there is no file, or it cannot be read."""
+        """Return the result of ``work``, or ``default`` if the file is missing or unreadable."""
         return self._guarded(work, default, create=False)
 
     def rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:

@@ -87,8 +87,7 @@ def dry_run(
     from torchx.schedulers.api import ResolvedCfg, validate
 
     values = {key: setting.value for key, setting in settings.items()}
-    if files and (text := files.section("workspace", active_profile()).get("uv")):
-        app.metadata[UV] = app.metadata.get(UV) or str(text.text)
+    _add_uv(app, files)
     if app.metadata:
         _check_metadata(app, scheduler, backend, settings)  # before anything is built
     _check_overlays(app, scheduler, backend)
@@ -130,6 +129,12 @@ def dry_run(
 
         made.sample_s = sample_s(section)
     return info
+
+
+def _add_uv(app: AppDef, files: ConfigFiles) -> None:
+    """Add the wish of ``[workspace] uv`` to an app that has none of its own."""
+    if files and (text := files.section("workspace", active_profile()).get("uv")):
+        app.metadata[UV] = app.metadata.get(UV) or str(text.text)
 
 
 def _with_setup(app: AppDef, values: Mapping[str, CfgVal], scheduler: str, backend: Scheduler[Any]) -> AppDef:

@@ -53,11 +53,7 @@ class Recorder:
         _check_session(scheduler, self._session)
         if info._app is not None:
             refuse_names(info._app, backend)
-        setup = (info.submission.settings or {}).get("setup")
-        if setup is not None and setup.value:
-            from torchx.config.trust import permit
-
-            permit(f"setup:{setup.value}")
+        _permit_setup(info.submission.settings or {})
         look_up(info, backend)
         plan, made = None, info.submission
         if info._app is not None and Wishes.of(info._app).notify:
@@ -103,6 +99,15 @@ class Recorder:
         for run_id, source in sources:
             state = source.result(GIT_TIMEOUT_S)
             run_registry().amend(run_id, git_commit=state.commit, git_dirty=state.dirty)
+
+
+def _permit_setup(settings: Mapping[str, Setting]) -> None:
+    """Ask for consent if the lines of set-up are those of a project's config file."""
+    setup = settings.get("setup")
+    if setup is not None and setup.value:
+        from torchx.config.trust import permit
+
+        permit(f"setup:{setup.value}")
 
 
 def forget_notices(*handles: str) -> None:

@@ -75,7 +75,7 @@ def _of_program(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Fa
             if trace is not None and not (_is_wrapper(trace) and writer is None):
                 rank = writer if isinstance(writer, int) else None
                 told.append((writer, replace(_of_trace(trace, own, end), rank=rank)))
-        # the main program's exception counts, unless it only tells of the others; ranks are equals
+        # the main program's exception counts unless it only reports the others' failures; no rank goes before another
         told.sort(key=lambda one: (is_aftermath(one[1]), isinstance(one[0], str), one[0] is None))
         if told and (told[0][0] is not None or len(told) > 1 or isinstance(told[-1][0], str)):
             return told[0][1]
