@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -365,10 +367,14 @@ def test_without_a_job_it_is_the_newest_run(torchx: Call, project: Path, verb: l
 def test_a_job_that_is_being_cancelled_says_so(torchx: Call, project: Path) -> None:
     """While its processes may still end by themselves, its status says when they are killed."""
     handle = torchx(
-        "run", "-cfg", "cancel_grace_s=600", "utils.sh", "trap '' TERM; echo up; sleep 600 & wait; wait"
+        "run", "-cfg", "cancel_grace_s=600", "utils.sh", "trap '' TERM; echo up $$; while sleep 0.1; do :; done"
     ).out
-    until(lambda: torchx("log", handle.strip()).out == "sh/0 up\n")
-    assert torchx("cancel", "@last").code == 0
-    until(lambda: "cancelling, SIGKILL in " in torchx("status").out)
-    assert re.search(r"cancelling, SIGKILL in (600|59\d) s", torchx("status").out)
-    assert json.loads(torchx("status", "--json").out)["state"] == "RUNNING"
+    until(lambda: torchx("log", handle.strip()).out.startswith("sh/0 up "))
+    try:
+        assert torchx("cancel", "@last").code == 0
+        until(lambda: "cancelling, SIGKILL in " in torchx("status").out)
+        assert re.search(r"cancelling, SIGKILL in (600|59\d) s", torchx("status").out)
+        assert json.loads(torchx("status", "--json").out)["state"] == "RUNNING"
+    finally:  # nothing else ends it for ten minutes
+        os.kill(int(torchx("log", handle.strip()).out.split()[-1]), signal.SIGKILL)
+    until(lambda: torchx("status").out.count("CANCELLED"))
