@@ -17,7 +17,8 @@ from torchx.schedulers.kubernetes import names
 from torchx.schedulers.kubernetes.names import FAILURE_POLICY_SINCE, JOB, PER_INDEX_SINCE, Object
 from torchx.schedulers.kubernetes.pods.facts import Pod, by_replica
 from torchx.specs.api import AppDef, AppState, RetryPolicy, Role
-from torchx.specs.wishes.retries import RETRY, Attempt, RetryRules, read_attempts
+from torchx.specs.wishes import Wishes
+from torchx.specs.wishes.retries import Attempt, RetryRules, read_attempts
 from torchx.util.records import replace
 
 _KILLED = 137
@@ -120,11 +121,11 @@ def attempts_of(app: AppDef | None, items: Sequence[Object], *, over: bool) -> l
 
     After the last pod of a replica, another one follows unless the job is ``over``.
     """
-    text = app.metadata.get(RETRY) if app is not None else None
-    if app is None or not text:
-        return []
     try:
-        retries = SYSTEM.keep(RetryRules.parse(text).within((), "kubernetes"))
+        rules = Wishes.of(app).retry
+        if app is None or rules is None:
+            return []
+        retries = SYSTEM.keep(rules.within((), "kubernetes"))
     except SpecError:  # written by another version of torchx
         return []
     found = []

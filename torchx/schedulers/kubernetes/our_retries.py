@@ -26,7 +26,8 @@ from torchx.schedulers.kubernetes.job_retries import recorded
 from torchx.schedulers.kubernetes.names import JOB, MAIN_CONTAINER, Object
 from torchx.schedulers.kubernetes.pods.specs import ENV_RANK0_HOST
 from torchx.specs.api import AppState
-from torchx.specs.wishes.retries import RETRY, Attempt, RetryRules, to_line
+from torchx.specs.wishes import Wishes
+from torchx.specs.wishes.retries import Attempt, RetryRules, to_line
 from torchx.util.records import replace
 
 if TYPE_CHECKING:
@@ -49,9 +50,10 @@ def retry_failed(api: KubeApi, found: JobObjects, facts: JobFacts, look: Look) -
                 complete(api, before, attempts)
         return None
     failed = any(role_state(role, at_its_end=True) is AppState.FAILED for role in facts.roles)
-    if not failed or RETRY not in facts.metadata:  # somebody may have removed the annotation
+    rules = Wishes.read(facts.metadata).retry if failed else None
+    if rules is None:  # somebody may have removed the annotation
         return None
-    attempt = _judged(last, facts, look)
+    attempt = _judged(last, facts, rules, look)
     lifecycle.stop_the_others(api, JobObjects(JOB, last.owners, failed=True))
     if attempt.again:
         try:
@@ -61,9 +63,8 @@ def retry_failed(api: KubeApi, found: JobObjects, facts: JobFacts, look: Look) -
     return attempt
 
 
-def _judged(last: JobObjects, facts: JobFacts, look: Look) -> Attempt:
+def _judged(last: JobObjects, facts: JobFacts, rules: RetryRules, look: Look) -> Attempt:
     verdict = judge(replace(facts, state=AppState.FAILED, unattended=True), look)  # other roles may still run
-    rules = RetryRules.parse(facts.metadata[RETRY])
     hosts = [verdict.cause.host] if verdict.cause and verdict.cause.host else []
     attempt = Attempt(started=facts.started or 0.0, ended=facts.ended or 0.0, hosts=hosts)
     judged(verdict, rules, facts.attempts, attempt)

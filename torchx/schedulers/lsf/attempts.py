@@ -31,7 +31,8 @@ from torchx.schedulers.lsf.replicas import EXIT_FILE, SILENT_FILE, SUBMIT_FILE
 from torchx.schedulers.lsf.request import RANK0_HOST, get_submit_script
 from torchx.specs.api import AppDef, AppState
 from torchx.specs.serialize import appdef_from_dict
-from torchx.specs.wishes.retries import RETRY, Attempt, RetryRules
+from torchx.specs.wishes import Wishes
+from torchx.specs.wishes.retries import Attempt, RetryRules
 from torchx.supervisor.layout import private
 from torchx.supervisor.watchdog import seen
 from torchx.util.records import replace
@@ -94,7 +95,7 @@ def attempt_ended(folder: str, how: str, failed: tuple[int, int], *, host: str =
         hosts=[verdict.cause.host] if verdict.cause and verdict.cause.host else [],
         more={BEGINS: ends_of(place, paths)},
     )
-    rules = RetryRules.parse(app.metadata[RETRY])
+    rules = Wishes.of(app).retry or RetryRules(())
     return put_down(folder, verdict, rules, earlier, attempt, hosts=len(output_lines("bhosts")[1:]))
 
 

@@ -26,7 +26,8 @@ from torchx.schedulers.slurm.parse import JobRecord
 from torchx.schedulers.slurm.reasons import base_state
 from torchx.specs.api import AppDef
 from torchx.specs.failures import Failure
-from torchx.specs.wishes.retries import RETRY, Attempt, RetryRules
+from torchx.specs.wishes import Wishes
+from torchx.specs.wishes.retries import Attempt, RetryRules
 from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
 
 _DOWN = ("down", "drain", "fail", "unk", "not_resp", "no_resp")
@@ -58,7 +59,7 @@ def attempt_ended(folder: str, how: str) -> Attempt:
         The attempt; if the job requeued itself, the one that it recorded before.
     """
     with open(os.path.join(folder, "job.json"), encoding="utf-8") as f:
-        rules = RetryRules.parse(json.load(f)["app"]["metadata"][RETRY])
+        rules = Wishes.read(json.load(f)["app"]["metadata"]).retry or RetryRules(())
     job, place = seen_from_inside(folder, _STATES.get(how) or _last_state(), ended=time.time())
     attempts = list(job.attempts)
     if how == "requeued" and job.events.retrying:

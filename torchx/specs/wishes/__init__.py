@@ -13,6 +13,8 @@ from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torchx.specs.api import AppDef
     from torchx.specs.wishes.retries import RetryRules
     from torchx.specs.wishes.watchdog import Watchdog
@@ -43,7 +45,12 @@ class Wishes:
         >>> Wishes.of(AppDef("a", metadata={"torchx/timeout": "1h30m"})).timeout_s
         5400
         """
-        given = app.metadata.items() if app is not None and app.metadata else ()
+        return Wishes.read(app.metadata or {}) if app is not None else Wishes()
+
+    @staticmethod
+    def read(metadata: Mapping[str, str]) -> Wishes:
+        """Return the wishes in the metadata of a job; see :meth:`of`."""
+        given = metadata.items()
         return _parsed(frozenset((key, text) for key, text in given if text and str(key).startswith("torchx/")))
 
 
