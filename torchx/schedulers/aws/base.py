@@ -24,6 +24,7 @@ from torchx.schedulers.kit.failures import Evidence
 from torchx.schedulers.kit.findings import Check
 from torchx.schedulers.kit.findings.images import image_checks
 from torchx.schedulers.kit.logs import LogQuery, refuse_streams
+from torchx.schedulers.kit.views import by_view
 from torchx.specs.api import AppDryRunInfo, AppState, CfgVal, is_terminal
 from torchx.specs.images import report_image_digest
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
@@ -181,10 +182,12 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     @shortcut
     def log_replicas(self, app_id: str) -> _Replicas | None:
         job = self._look(app_id)
-        if job is None:
-            return None
+        return None if job is None else self._replicas(app_id, job)
+
+    def _replicas(self, app_id: str, job: _Object) -> _Replicas:
         return [(r.role, r.replica) for r in self._facts(app_id, job, detailed=False).replicas()]
 
+    @by_view
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
         """Return the replicas' output in CloudWatch, of all attempts."""
         refuse_streams(query, "CloudWatch")
@@ -198,6 +201,10 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         look = logs.SharedLook(job, lambda: self._look(app_id), read)
         client = self._clients.client("logs")
         return [logs.ReplicaLog(client, replica, look, query, sleep=self._sleep) for replica in replicas]
+
+    def view_of(self, app_id: str) -> AwsScheduler:  # noqa: ARG002  # a hook
+        """Return the view of this job; itself, if nothing about the job is special."""
+        return self
 
     def _look(self, app_id: str) -> _Object | None:
         return self._find([app_id]).get(app_id)
