@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from torchx.cli.failures import UsageError
 from torchx.cli.shorthand import program
 
 from .conftest import Call, end, runs, spawn, state, until
@@ -33,11 +34,13 @@ def script(project: Path) -> Path:
         (["--", "python", "train.py", "a b"], "utils.python", ["--script", "train.py", "--", "a b"]),
         (["--", "python3", "-u", "-m", "pets", "-x"], "utils.python", ["-m", "pets", "--", "-x"]),
         (["--", "python", "-c", "print(1)"], "utils.python", ["-c", "print(1)", "--"]),
-        (["--", "python", "-O", "x.py"], "utils.sh", ["--", "python", "-O", "x.py"]),
-        (["--", "ls", "my file"], "utils.sh", ["--", "ls", "my file"]),
+        (["--", "python", "-O", "x.py"], "utils.sh", ["--", "exec", "python", "-O", "x.py"]),
+        (["--", "ls", "my file"], "utils.sh", ["--", "exec", "ls", "my file"]),
         (["--", "ls"], "utils.sh", ["--", "exec", "ls"]),
         (["--", "utils.echo", "--msg", "x"], None, []),
         (["my.py:train"], None, []),
+        (["--", "my.py:train"], None, []),
+        (["--", "nvidia-smi", "-L"], "utils.sh", ["--", "exec", "nvidia-smi", "-L"]),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
@@ -45,7 +48,10 @@ def test_programs(argv: list[str], component: str | None, words: list[str], monk
     """A script runs under Python, another program in a shell, and a component's name means the component."""
     monkeypatch.setattr("torchx.cli.shorthand._is_program", {"python", "ls"}.__contains__)
     dashes = argv[0] == "--"
-    assert program(argv[dashes:], dashes=dashes) == (component and (component, words))
+    assert program(argv[dashes:], dashes=dashes, here=False) == (component and (component, words))
+    if argv[1:2] == ["nvidia-smi"]:
+        with pytest.raises(UsageError, match="no program or component `nvidia-smi` on this machine"):
+            program(argv[1:], dashes=True, here=True)
 
 
 def test_a_script_runs(torchx: Call, script: Path) -> None:

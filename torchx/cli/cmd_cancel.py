@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from torchx.cli.argparse_util import JSON
@@ -14,13 +15,13 @@ from torchx.cli.failures import UsageError, error, note
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
 from torchx.cli.questions import YES_HELP, agreed
 from torchx.cli.render import document
-from torchx.cli.waiting import grace_s
 from torchx.errors import TorchXError
 from torchx.runner import Runner
 from torchx.runner.show.json_output import handle_fields
 from torchx.runs import Run, RunQuery
 from torchx.specs.api import AppState, is_terminal
 from torchx.specs.handles import FOREIGN
+from torchx.specs.states import CANCELLING, is_cancelling
 from torchx.util.datetime import ago
 from torchx.util.term import is_tty
 
@@ -75,8 +76,21 @@ def for_each_job(runner: Runner, references: list[str], act: Callable[[str], str
 
 def _cancel(runner: Runner, handle: str, *, force: bool) -> str:
     runner.cancel(handle, force=True) if force else runner.cancel(handle)  # an override may lack `force`
-    grace = grace_s(runner, handle) if is_tty(sys.stderr) else None
-    return f"cancelling {handle}" + (f", SIGKILL in {grace:g} s if it is still running" if grace else "")
+    return _outcome(runner, handle) if is_tty(sys.stderr) else ""
+
+
+def _outcome(runner: Runner, handle: str) -> str:
+    """Whether the job has ended already, or when its processes are killed, if that is known."""
+    run = runner.recorded(handle)
+    grace_s = run.cfg.get("cancel_grace_s", {}).get("value") if run is not None else None
+    killed = f", SIGKILL in {grace_s:g} s" if grace_s else ""
+    with suppress(TorchXError):
+        status = runner.status(handle)
+        if status is None or status.is_terminal():
+            return f"cancelled {handle}"
+        if not killed and is_cancelling(status.state, status.msg):
+            killed = status.msg.removeprefix(CANCELLING)
+    return f"{CANCELLING} {handle}{killed}{' if it is still running' if killed else ''}"
 
 
 def _chosen(runner: Runner, args: argparse.Namespace) -> list[str]:

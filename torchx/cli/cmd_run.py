@@ -194,14 +194,15 @@ def what_to_run(args: argparse.Namespace) -> tuple[str, list[str]]:
     size = getattr(args, "size", None)
     dashes = words[:1] == ["--"] and not getattr(args, "component", None)
     program = None
+    here = (getattr(args, "scheduler", None) or get_default_scheduler_name()) == _LOCAL
     if script or program_first or (dashes and words[1:]):
-        program = shorthand.program(words[dashes:], size=size, dashes=dashes or program_first)
+        program = shorthand.program(words[dashes:], size=size, dashes=dashes or program_first, here=here)
     if program is None:
         component, component_args = _split_component(args, words)
         component_args = ["-j", size, *component_args] if size else component_args
         return component, resources.arguments_for(component, component_args, args, given)
     args.is_program = True
-    if "--script" in program[1] and (getattr(args, "scheduler", None) or get_default_scheduler_name()) == _LOCAL:
+    if here and "--script" in program[1]:
         shorthand.check_script(program[1])
     return program[0], resources.arguments_for(*program, args, given)
 

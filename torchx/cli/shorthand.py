@@ -29,11 +29,16 @@ _REFUSED = (
 )
 
 
-def program(words: Sequence[str], *, size: str | None = None, dashes: bool = False) -> tuple[str, list[str]] | None:
+def program(
+    words: Sequence[str], *, size: str | None = None, dashes: bool = False, here: bool = True
+) -> tuple[str, list[str]] | None:
     """Return the component that runs a program, and its arguments; None when the words name a component.
 
     ``size`` are nodes and workers, as for ``dist.ddp -j``. With ``dashes`` the words came after ``--``, so that any
-    program is allowed.
+    program is allowed; one that runs ``here`` has to be on this machine.
+
+    Raises:
+        UsageError: there is no such program here, or ``size`` is not for it.
 
     >>> program(["train.py", "--epochs", "3"])
     ('utils.python', ['--script', 'train.py', '--', '--epochs', '3'])
@@ -58,15 +63,20 @@ def program(words: Sequence[str], *, size: str | None = None, dashes: bool = Fal
             return _python(rest[:2], rest[2:], size)
         if rest and not rest[0].startswith("-"):
             return _python(["--script", rest[0]], rest[1:], size)
-    if not (dashes and _is_program(first)):
+    if not dashes or _is_component(first):
         return None
+    if here and not _is_program(first):
+        raise UsageError(
+            f"there is no program or component `{first}` on this machine",
+            hint="`torchx builtins` lists components; a program of another machine needs `-s`",
+        )
     if size:
         raise UsageError(
             f"`-j {size}` needs a Python script or module, and `{first}` is neither",
             hint=f"`torchx run -j {size} train.py`, or `torchx run -j {size} -- python -m my_module`",
         )
-    # utils.sh passes a single word to the shell as a command line.
-    return "utils.sh", ["--", *words] if rest else ["--", "exec", first]
+    # Without the shell between them, a container's signals reach the program; a single word would be a line of shell.
+    return "utils.sh", ["--", "exec", *words]
 
 
 def is_program(words: Sequence[str]) -> bool:
@@ -171,6 +181,12 @@ def _python(program: list[str], args: list[str], size: str | None) -> tuple[str,
     if size:
         return "dist.ddp", ["-j", size, *program, "--", *args]
     return "utils.python", [*program, "--", *args]
+
+
+def _is_component(word: str) -> bool:
+    from torchx.component_reader.finder import component_names
+
+    return not _is_program(word) and (":" in word or "." in word or word in component_names())
 
 
 def _is_program(word: str) -> bool:

@@ -14,7 +14,7 @@ from torchx.runner.show.json_output import exit_code_of, handle_fields, status_f
 from torchx.runner.watching.tee import tee_logs
 from torchx.specs import AppStatus
 from torchx.specs.api import UnknownAppException, parse_app_handle
-from torchx.specs.states import is_started, state_text
+from torchx.specs.states import is_cancelling, is_started, state_text
 from torchx.specs.tasks import progress as task_progress
 from torchx.specs.wishes.fetch import FETCH
 from torchx.util.datetime import duration
@@ -94,9 +94,7 @@ def fetch_results(runner: Runner, handle: str) -> None:
         fetch_at_end(runner, handle)
 
 
-def _wait(
-    runner: Runner, handle: str, *, shows: bool, since: float, killed_at: float | None = None
-) -> AppStatus | None:
+def _wait(runner: Runner, handle: str, *, shows: bool, since: float, ctrl_c: str = "cancels") -> AppStatus | None:
     if not shows:
         return runner.wait(handle, wait_interval=_POLL_S)
     try:
@@ -105,12 +103,12 @@ def _wait(
                 return runner.wait(handle, wait_interval=_POLL_S, timeout=_TICK_S)
             except TimeoutError:
                 if (status := runner.seen(handle)) is not None:
-                    show_progress(status, since, killed_at)
+                    show_progress(status, since, ctrl_c=ctrl_c)
     finally:
         progress("")
 
 
-def show_progress(status: AppStatus, since: float, killed_at: float | None = None, *, ctrl_c: str = "cancels") -> None:
+def show_progress(status: AppStatus, since: float, *, ctrl_c: str = "cancels") -> None:
     """Show the state of a job, its running replicas, and why it waits, on the progress line."""
     color = has_color(sys.stderr)
     parts = []
@@ -119,8 +117,7 @@ def show_progress(status: AppStatus, since: float, killed_at: float | None = Non
     for role in status.roles if status.tasks is None else ():
         running = sum(str(r.state) == "RUNNING" for r in role.replicas)
         parts.append(f"{role.role} {running}/{len(role.replicas)}")
-    killed_in = 0.0 if killed_at is None else max(killed_at - time.monotonic(), 0)
-    what = f"Ctrl-C {ctrl_c}" if killed_at is None else f"cancelling, SIGKILL in {killed_in:.0f} s"
+    what = status.msg if is_cancelling(status.state, status.msg) else f"Ctrl-C {ctrl_c}"
     waits = f": {printable(status.msg)}" if status.msg and not is_started(status.state) else ""
     line = " · ".join([duration(time.monotonic() - since) + waits, what, *parts])
     # A line that wraps could not be cleared.
@@ -134,18 +131,9 @@ def cancel(runner: Runner, handle: str, *, since: float, shows: bool) -> AppStat
         start = "" if shows else "\n"  # the terminal echoes `^C` after the job's output
         note(f"{start}cancelling the job; Ctrl-C again leaves at once" if is_tty(sys.stderr) else "cancelling the job")
         runner.cancel(handle)
-        grace = grace_s(runner, handle) if shows else None
-        killed_at = None if grace is None else time.monotonic() + grace
-        return _wait(runner, handle, shows=shows, since=since, killed_at=killed_at)
+        return _wait(runner, handle, shows=shows, since=since, ctrl_c="leaves")
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
-
-
-def grace_s(runner: Runner, handle: str) -> float | None:
-    """Return the seconds between cancelling a job and killing its processes; None if unknown."""
-    run = runner.recorded(handle)
-    value = run.cfg.get("cancel_grace_s", {}).get("value") if run is not None else None
-    return float(value) if isinstance(value, (int, float)) else None
 
 
 def say_how_it_ended(runner: Runner, handle: str, status: AppStatus, seconds: float) -> None:

@@ -46,6 +46,9 @@ COLORS = {
 }
 """Terminal colours by state name."""
 
+CANCELLING = "cancelling"
+"""How the message of a running job begins whose processes were asked to end."""
+
 _TERMINAL = frozenset({AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED})
 
 
@@ -72,3 +75,8 @@ def is_started(state: AppState) -> bool:
     (True, False)
     """
     return state == AppState.RUNNING or state in _TERMINAL
+
+
+def is_cancelling(state: AppState, message: str) -> bool:
+    """Whether a job runs although its processes were asked to end; the message then says when they are killed."""
+    return state is AppState.RUNNING and message.startswith(CANCELLING)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torchx.schedulers.docker.answers import facts_of
 from torchx.schedulers.docker.client import side_by_side
 from torchx.schedulers.docker.containers import jobs_of, parse_container
+from torchx.schedulers.docker.evidence import History
 from torchx.schedulers.docker.logs import pieces_of
 from torchx.schedulers.kit.follow import Piece, whole_lines
 from torchx.schedulers.kit.verdict import describe
@@ -90,6 +91,15 @@ def test_one_entry_of_the_list(summary: dict[str, Any], state: AppState, exit_co
     container = parse_container({"Id": "1", "Labels": LABELS, **summary})
     assert container is not None
     assert (container.state, container.exit_code) == (state, exit_code)
+
+
+def test_a_job_that_is_being_cancelled_says_when_it_is_killed() -> None:
+    """It is killed a grace period, here the default of 10 s, after the signal that `docker stop` has sent."""
+    summary = {"Id": "1", "Labels": LABELS, "State": "running", "Status": "Up 1 second", "Names": ["/x.cancelled"]}
+    (job,) = jobs_of([summary]).values()
+    facts = facts_of(job, History(signalled={"1": 100.0}), now=103.0)
+    assert describe(facts).msg == "cancelling, SIGKILL in 7 s"
+    assert describe(facts_of(job, History(), now=103.0)).msg == "cancelling"
 
 
 json_values = st.recursive(

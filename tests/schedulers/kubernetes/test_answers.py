@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import datetime, timedelta, timezone
 
 import pytest
 
@@ -211,6 +213,11 @@ def test_a_job_that_is_being_cancelled_says_so_until_its_pods_are_gone():
     job.pods(RUNNING, RUNNING)
     job.scheduler.cancel(job.app_id)
     assert job.told() == (AppState.RUNNING, "cancelling")
+    for pod, in_s in zip(job.cluster.of("pods"), (-5, 20), strict=True):
+        pod["metadata"]["deletionTimestamp"] = (
+            f"{datetime.now(timezone.utc) + timedelta(seconds=in_s):%Y-%m-%dT%H:%M:%SZ}"
+        )
+    assert re.fullmatch("cancelling, SIGKILL in (18|19|20) s", job.told()[1])
     for key in [key for key in job.cluster.objects if key[0].endswith("/pods")]:
         del job.cluster.objects[key]
     assert job.told()[0] is AppState.CANCELLED

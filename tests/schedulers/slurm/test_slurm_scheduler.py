@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -472,6 +474,7 @@ def says(fake: FakeCommandRunner, text: str, steps: str = "") -> None:
     fake._scripts = {p: a for p, a in fake._scripts.items() if p[-1] not in ("squeue", "sacct")}
     fake.on("env", "SLURM_TIME_FORMAT=%s", "squeue", stdout=text)
     fake.on("env", "SLURM_TIME_FORMAT=%s", "sacct", stdout=steps)
+    fake.on("scontrol", "show", "config", stdout="KillWait                = 30 sec\n")
 
 
 def test_a_job_is_described_by_slurm_and_by_its_folder(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
@@ -592,6 +595,20 @@ def test_a_job_that_is_ending_says_nothing_that_contradicts_itself(
     assert (job.state.name, job.msg) == (state, msg)
     assert " ".join(r.state.name for r in job.roles_statuses[0].replicas) == replicas
     assert [found.state for found in scheduler.list()] == [job.state]
+
+
+def test_a_job_that_is_being_cancelled_says_when_slurm_kills_it(
+    scheduler: SlurmScheduler, fake: FakeCommandRunner
+) -> None:
+    """The end that Slurm writes at once is when SIGTERM was sent; SIGKILL follows after its `KillWait`."""
+    folder = submitted(scheduler, fake, AppDef("a", [role("w", num_replicas=2)]))
+    (folder / "events").write_text(ENDING)
+    end = f"{time.time() - 10:.0f}"
+    accounted = ["7", "CANCELLED by 0", "", "100", "100", end, "0:15", "n[0-1]", "", "", "me", str(folder), "job"]
+    says(fake, row("7", "COMPLETING", folder=str(folder), start="100", end=end), SEPARATOR.join(accounted) + "\n")
+    job = scheduler.describe("7")
+    assert job is not None
+    assert re.fullmatch("cancelling, SIGKILL in (18|19|20) s", job.msg)
 
 
 def test_a_failure_that_is_made_good_is_no_end(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:

@@ -38,10 +38,10 @@ def facts_of(
     ``history`` has the ends of its containers, if it has ended or is being ended; ``attempts`` are the finished ones of
     a job with a retry policy; ``hang`` is the last finding of its watchdog. ``now``: Unix time; the clock's if None.
     """
-    step = gangs.next_step(job)
+    step, now = gangs.next_step(job), time.time() if now is None else now
     cancelled = any(c.mark.cancelled for c in job.containers)
     unattended = not gangs.rules_of(job).place and not cancelled
-    roles = _roles(job, step, history.ended if history else {}, time.time() if now is None else now)
+    roles = _roles(job, step, history.ended if history else {}, now)
     members = [r for role in roles for r in role.replicas]
     removed = [r for r in members if r.reason == _REMOVED]
     over = all(is_terminal(c.state) for c in job.containers)
@@ -53,6 +53,7 @@ def facts_of(
         reason=_why_late(job, hang) if late else "",
         kind="timeout" if late else "",
         cancelled=cancelled and not removed,  # otherwise the watcher stopped them because a container is missing
+        kill_in_s=_kill_in_s(job, history, now),
         unattended=unattended,
         restarts=_restarts(job, history),
         attempts=attempts,
@@ -63,6 +64,14 @@ def facts_of(
         tell_hosts=False,  # a container's name already contains role and replica
         definition=definition,
     )
+
+
+def _kill_in_s(job: Job, history: History | None, now: float) -> float | None:
+    signalled = history.signalled if history else {}
+    asked = [
+        signalled[c.id] for c in job.containers if c.mark.cancelled and not is_terminal(c.state) and c.id in signalled
+    ]
+    return max(asked) + gangs.rules_of(job).grace_s - now if asked else None
 
 
 def _why_late(job: Job, hang: str) -> str:
@@ -87,7 +96,8 @@ def describe(job: Job, client: Any | None = None) -> DescribeAppResponse:
     A ``client`` is queried for attempts, times and causes, beyond the container list.
     """
     attempts, hang = (attempts_of(client, job), hang_of(client, job)) if client else ([], "")
-    past = history_of(client, job) if client and gangs.ends(job) else None
+    asked = gangs.ends(job) or any(c.mark.cancelled for c in job.containers)
+    past = history_of(client, job) if client and asked else None
     facts = facts_of(job, past, definition=job.roles(), attempts=attempts, hang=hang)
     if past is None:
         return verdict.describe(facts)

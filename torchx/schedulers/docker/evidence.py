@@ -43,12 +43,14 @@ class History:
 
     Attributes:
         ended: container id -> Unix time of its last end.
+        signalled: container id -> Unix time of the last signal that was sent to it since its start.
         out_of_memory: ids of containers that reached their memory limit before their last end.
         restarts: number of restarts by the engine itself.
         details: container id -> what ``docker inspect`` shows, for the containers that were inspected.
     """
 
     ended: dict[str, float] = field(default_factory=dict)
+    signalled: dict[str, float] = field(default_factory=dict)
     out_of_memory: set[str] = field(default_factory=set)
     restarts: int = 0
     details: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -120,18 +122,22 @@ def _events(client: Any, job: Job) -> History:
     past = History()
     ends = 0
     since = min(c.created for c in job.containers)
-    kinds, of = ["start", "oom", "die", "died"], {"label": [f"{LABEL_APP_ID}={job.app_id}"]}
+    kinds, of = ["start", "kill", "oom", "die", "died"], {"label": [f"{LABEL_APP_ID}={job.app_id}"]}
     try:
         for event in events(client, kinds, of, since=since, until=time.time(), read_s=_READ_S):
             container = str(event.get("id") or (event.get("Actor") or {}).get("ID") or "")
             kind = str(event.get("status") or event.get("Action") or "")
+            at = float(event.get("timeNano") or 0) / 1e9 or float(event.get("time") or 0)
             if kind == "oom":
                 past.out_of_memory.add(container)
             elif kind == "start":
                 past.out_of_memory.discard(container)
+                past.signalled.pop(container, None)
+            elif kind == "kill":
+                past.signalled[container] = at
             else:
                 ends += 1
-                past.ended[container] = float(event.get("timeNano") or 0) / 1e9 or float(event.get("time") or 0)
+                past.ended[container] = at
     except Exception:  # an engine, or a proxy in front of it, without events
         return History()
     past.restarts = ends - len(past.ended) - sum(c.mark.app + c.mark.role for c in job.containers if c.id in past.ended)

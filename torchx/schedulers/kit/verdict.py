@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from torchx.schedulers.api import NONE, DescribeAppResponse
 from torchx.specs.api import AppState, ReplicaStatus, RoleStatus, is_terminal
+from torchx.specs.states import CANCELLING
 from torchx.util.records import dataclass, replace
 
 if TYPE_CHECKING:
@@ -289,7 +290,8 @@ def _sentence(facts: JobFacts, state: AppState, final: AppState, failure: Failur
         others = "still running" if facts.unattended or any(map(_is_open, open_ones)) else "being ended"
         parts = [*_why_failed(facts, failure), f"the others are {others}"]
     elif state is AppState.RUNNING and (facts.cancelled or final is AppState.CANCELLED):
-        parts = [f"cancelling, SIGKILL in {facts.kill_in_s:.0f} s" if facts.kill_in_s is not None else "cancelling"]
+        killed = f", SIGKILL in {facts.kill_in_s:.0f} s" if (facts.kill_in_s or 0) > 0 else ""
+        parts = [f"{CANCELLING}{killed}"]
     elif is_terminal(state):
         lost = _losses(facts) if state is AppState.SUCCEEDED else ""
         parts = [facts.reason, *(role.reason for role in facts.roles), lost]

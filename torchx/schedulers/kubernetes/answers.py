@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from torchx.errors import SpecError
@@ -14,7 +15,7 @@ from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kubernetes import names, reasons
 from torchx.schedulers.kubernetes.job_retries import attempts_of, recorded
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, VOLCANO, Object
-from torchx.schedulers.kubernetes.pods.facts import Pod, read_pods, unix_time
+from torchx.schedulers.kubernetes.pods.facts import Pod, kill_in_s, read_pods, unix_time
 from torchx.schedulers.kubernetes.request import role_names
 from torchx.specs.api import AppDef, AppState, is_terminal
 from torchx.specs.images import set_image_digest
@@ -335,6 +336,7 @@ def facts_of(
         reason=_reason(owners, roles, pods, missing, begun=_has_run(found)),
         kind=next((owner.kind for owner in owners if owner.kind), ""),
         cancelled=any(owner.cancelled for owner in owners),
+        kill_in_s=kill_in_s(found.pods, time.time()),
         restarts=max((owner.restarts for owner in owners), default=0)
         + sum(pod.restarts for pod in pods)
         + max(number - 1, 0),

@@ -53,7 +53,7 @@ def facts_of(job: JobState, folder: str) -> JobFacts:
         reason="" if hang and not over else job.msg,
         kind=job.kind or ("lost" if any(line.state == LOST for line in job.replicas) else ""),
         cancelled=bool(job.kill_at),
-        kill_in_s=max(job.kill_at - time.time(), 0) if job.kill_at else None,
+        kill_in_s=job.kill_at - time.time() if job.kill_at else None,
         restarts=job.restarts,
         attempts=attempts,
         started=job.created or None,

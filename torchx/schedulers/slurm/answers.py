@@ -108,6 +108,7 @@ def facts_of(job: Job, *, now: float | None = None) -> JobFacts:
         reason=_reason(job, state, now),
         kind=kind,
         cancelled=state is AppState.CANCELLED,
+        kill_in_s=_kill_in_s(job, time.time() if now is None else now),
         restarts=_restarts(job, state),
         attempts=job.attempts,
         hang=hang,
@@ -115,6 +116,10 @@ def facts_of(job: Job, *, now: float | None = None) -> JobFacts:
         ended=(first.ended if first else None) or events.ended or None,
         definition=job.roles,
     )
+
+
+def _kill_in_s(job: Job, now: float) -> float | None:
+    return max((record.kill_at - now for record in job.records if record.kill_at), default=None)
 
 
 def _restarts(job: Job, state: AppState) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 from torchx.errors import BackendError, ParseError
 from torchx.schedulers.kit.commands import Completed, LocalCommandRunner
@@ -102,6 +103,16 @@ def version() -> tuple[int, int]:
     return parse_version(LocalCommandRunner().run(["sinfo", "--version"], timeout=10).check().stdout)
 
 
+def parse_kill_wait(config: str) -> float:
+    """Return the seconds between SIGTERM and SIGKILL in the answer of ``scontrol show config``; 0 if it is not there.
+
+    >>> parse_kill_wait("KeepAliveTime           = SYSTEM_DEFAULT\\nKillWait                = 30 sec\\n")
+    30.0
+    """
+    found = re.search(r"^KillWait\s*=\s*(\d+)", config, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
 def parse_sbatch(text: str) -> str:
     """Return the job id in the answer of ``sbatch --parsable``: ``7`` or ``7;cluster``. Sites may print more lines.
 
@@ -120,6 +131,7 @@ class SlurmQueries:
     def __init__(self, run: Callable[..., Completed]) -> None:
         self._run = run
         self._has_accounting = True
+        self._kill_wait_s: float | None = None  # not asked yet; 0: unknown
         self._accounting_from = 0.0  # it is not queried before, because it did not answer
         self._seen: dict[str, JobRecord] = {}  # parsed lines of the last answer about all of the user's jobs
 
@@ -138,7 +150,19 @@ class SlurmQueries:
                 records[app_id] = settled(records[app_id], found) if app_id in ending else records.get(app_id, found)
                 if app_id in stopped:
                     records[app_id] = [replace(record, cancelled_by=by) for record in records[app_id]]
+                if app_id in ending:
+                    records[app_id] = [self._with_kill_time(record) for record in records[app_id]]
         return records
+
+    def _with_kill_time(self, record: JobRecord) -> JobRecord:
+        if record.state != "CANCELLED" or not record.completing or not record.ended:
+            return record
+        if self._kill_wait_s is None:
+            self._kill_wait_s = 0.0
+            with suppress(BackendError):  # it only adds a detail
+                done = self._run(["scontrol", "show", "config"], patience_s=_ACCOUNTING_PATIENCE_S)
+                self._kill_wait_s = parse_kill_wait(done.stdout)
+        return replace(record, kill_at=record.ended + self._kill_wait_s) if self._kill_wait_s else record
 
     def squeue(self, app_ids: Sequence[str] | None) -> Records:
         """Jobs in the controller's memory by id; None: all of the user's.

@@ -46,6 +46,7 @@ class JobRecord:
         folder: the working directory.
         user: its owner.
         cancelled_by: the id of the user who cancelled it, in accounting.
+        kill_at: Unix time when the processes that are left of a cancelled job are killed; None if unknown.
     """
 
     job_id: str
@@ -66,6 +67,7 @@ class JobRecord:
     max_rss: int = 0
     user: str = ""
     cancelled_by: str = ""
+    kill_at: float | None = None
 
 
 def parse_squeue(text: str, seen: Mapping[str, JobRecord] | None = None) -> list[JobRecord]:

@@ -282,6 +282,12 @@ def _taken_away(pod: Object) -> str:
     return ""
 
 
+def kill_in_s(pods: Iterable[Object], now: float) -> float | None:
+    """Return the seconds until the last pod that is being deleted is killed; None if there is none."""
+    times = [unix_time(_dict(pod, "metadata").get("deletionTimestamp")) for pod in pods]  # it includes the grace period
+    return max(times) - now if any(times) else None
+
+
 def _disrupted(status: Object) -> str:
     """Return the reason for which the cluster disrupted a pod, from its condition (since 1.26); empty if it did not."""
     for condition in _list(status, "conditions"):
