@@ -25,6 +25,8 @@ _HARMFUL = {
     **{"SBATCH_JOB_NAME": "x", "SBATCH_MEM_PER_CPU": "7", "SBATCH_OUTPUT": "/dev/null", "SQUEUE_PARTITION": "closed"},
     **{"SQUEUE_USERS": "nobody", "SQUEUE_NAMES": "y", "SQUEUE_ACCOUNT": "z", "SQUEUE_QOS": "q", "SQUEUE_SORT": "-i"},
     **{"SQUEUE_LICENSES": "l", "SINFO_FORMAT": "%n", "SCANCEL_USER": "nobody", "SCANCEL_STATE": "SUSPENDED"},
+    **{"SLURM_GRES": "gpu:9", "SLURM_EXCLUSIVE": "1", "SLURM_CONSTRAINT": "x", "SLURM_HET_SIZE": "2"},
+    **{"SLURM_SRUN_MULTI": "1", "SLURM_TIMELIMIT": "1", "SLURM_HOSTFILE": "/x", "SLURM_LABELIO": "1"},
 }
 
 
@@ -41,6 +43,8 @@ def test_the_shell_of_the_user(
     shown = command("scontrol", "show", "job", app_id)
     assert "TimeLimit=00:09:00" in shown
     assert "ArrayTaskId" not in shown
+    becomes(lambda: lines(scheduler, app_id), ["main\n"])
+    assert "TimeLimit=UNLIMITED" in command("scontrol", "show", "step", f"{app_id}.0")
     scheduler.cancel(app_id)
     assert ended(scheduler, app_id).state is AppState.CANCELLED
     assert lines(scheduler, app_id) == ["main\n"]
