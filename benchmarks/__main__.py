@@ -59,7 +59,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--no-peers", action="store_true", help="only ours and the floor")
     parser.add_argument("--json", metavar="FILE", help="also write every sample there")
     parser.add_argument(
-        "--write", action="store_true", help="put the table into docs/benchmarks.md, and a few rows into README.md"
+        "--write", action="store_true", help="put the table into benchmarks/README.md, and a few rows into README.md"
     )
     return parser.parse_args()
 

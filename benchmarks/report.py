@@ -92,7 +92,7 @@ def machine() -> str:
 
 def write(table: list[str], front: list[str]) -> None:
     """Puts the table into its page, and those rows of it into the README, without their bounds."""
-    put("docs/benchmarks.md", table)
+    put("benchmarks/README.md", table)
     put("README.md", [without_bound(row) for row in [*table[:2], *front]])
 
 

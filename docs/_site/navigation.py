@@ -73,7 +73,6 @@ SECTIONS = {
         "signatures": "Signatures of failures",
         "reference/python": "Python interface",
         "glossary": "Glossary",
-        "benchmarks": "Benchmarks",
     },
     "Extend": {
         "components": "Write components",

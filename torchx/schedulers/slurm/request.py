@@ -250,6 +250,8 @@ def render(request: SlurmBatchRequest) -> str:
         "# Written by torchx. The working directory of the batch job is its folder.",
         f"export LC_ALL={quote(locale)}" if locale else "unset LC_ALL",
         preamble.strip(),
+        *(line for number in range(len(groups)) for line in _functions(request, groups, number)),
+        "# -- settings of the sections below -----------------------------------------------------------------",
         f"cwd={quote(request.cwd)}",
         f"secrets={1 if any(split(replica.env)[1] for replica in replicas) else ''}",
         f"python={quote(sys.executable or 'python3') if request.retry else ''}",
@@ -257,9 +259,8 @@ def render(request: SlurmBatchRequest) -> str:
         *([f"watch={quote(sys.executable or 'python3')} wish={quote(request.watchdog)}"] if request.watchdog else []),
         f"early={request.early} every={f'{request.sample_s:g}' if request.sample_s else ''}",
         *([f"exclude={quote(replicas[0].sbatch_opts.get('exclude') or '')}"] if request.retry else []),
-        *([script(__file__, *parts)] if parts or request.notify or request.watchdog else []),
         *_arrays(request, groups),
-        *(line for number in range(len(groups)) for line in _functions(request, groups, number)),
+        *([script(__file__, *parts)] if parts or request.notify or request.watchdog else []),
         program.strip(),
     ]
     return "\n".join(lines) + "\n"
