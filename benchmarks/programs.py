@@ -174,6 +174,19 @@ def finish(it: Any, handle: str) -> None:
         raise SystemExit(f"the job did not succeed: {status}")
 
 
+def steps(count: int) -> float:
+    """``distributed.progress(step)`` in a job of one rank of two, whose thread samples it."""
+    from torchx import distributed
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {"TORCHX_JOB_ID": "local_cwd://s/a", "TORCHX_STEPS": f"{folder}/steps", "WORLD_SIZE": "2"}
+        distributed.progress(0, count)
+        started = time.perf_counter()
+        for step in range(count):
+            distributed.progress(step + 1, count, loss=0.5)
+        return time.perf_counter() - started
+
+
 PROGRAMS: dict[str, Callable[[int], float]] = {
     "dryrun": dryrun,
     "dryrun_replicas": dryrun_replicas,
@@ -183,6 +196,7 @@ PROGRAMS: dict[str, Callable[[int], float]] = {
     "status_ended": status_ended,
     "log_lines": log_lines,
     "checks": checks,
+    "steps": steps,
     "floor_run": floor_run,
     "floor_replicas": floor_replicas,
     "floor_log_lines": floor_log_lines,

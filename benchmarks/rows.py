@@ -278,6 +278,7 @@ ROWS = (
         )
     ),
     Row("a key of `torchx top`, {runs} on record", 1, within(0.1, topping.key()), "what is allowed", weight=2),
+    Row("{steps} calls of `progress(step)`, 20 us each", 1, within(2.0, api("steps", "steps")), "what is allowed"),
     Row("sweep of {tasks} times `true` on `local_cwd`", 2, many.here, "a pool of threads", weight=0.1),
 )
 """In the order of the table."""

@@ -18,7 +18,7 @@ LATER = {
         schedulers/kit/inside/* */inside.py schedulers/kit/stacks/* */hangs.py */watchdog.py */spdy.py
         docker/archive.py batch/channel.py runner/inside/*
         cli/cmd_exec.py cli/cmd_cp.py cli/cmd_stacks.py
-        cli/session.py distributed/stacks.py""",
+        cli/session.py distributed/stacks.py distributed/pace.py kit/pace.py specs/pace.py""",
     "watching, notices, metrics, top, the page": """
         ui/* schedulers/kit/metrics/* */metrics.py schedulers/kit/notices.py runner/notices/*
         specs/wishes/notices.py slurm/notices.py runner/watching/poller.py runner/watching/changes.py

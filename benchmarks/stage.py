@@ -26,6 +26,7 @@ SIZES = {
     "slurm_tasks": 10_000,
     "tasks": 10_000,
     "files": 1_000,
+    "steps": 100_000,
 }
 QUICK = {
     "runs": 1_000,
@@ -43,6 +44,7 @@ QUICK = {
     "slurm_tasks": 1_000,
     "tasks": 500,
     "files": 1_000,
+    "steps": 100_000,
 }
 _HANDLE = re.compile(r"\blocal\w*://\S+")
 

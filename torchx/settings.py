@@ -55,6 +55,18 @@ ENV_CHECKPOINT = "TORCHX_CHECKPOINT_NOW"
 ENV_PROGRESS = "TORCHX_PROGRESS"
 """A file that a job touches to report progress; see ``torchx.distributed.progress``."""
 
+ENV_STEPS = "TORCHX_STEPS"
+"""Set inside a job: the file for the steps of a replica's ranks; see ``torchx/distributed/pace.py``."""
+
+ENV_STRAGGLER = "TORCHX_STRAGGLER_S"
+"""Seconds after which a rank that takes 1.8 times the median time of a step counts as slow (default 300)."""
+
+STEPS_SLOT = 4096
+"""Bytes of the record of one rank in that file."""
+
+STEPS_LINE = "::torchx progress"
+"""Start of a line on stdout that reports a step: ``::torchx progress step=7 total=100``."""
+
 SAMPLE_S = 15.0
 """Default interval in seconds between two samples of resource usage; ``[metrics]`` of the config files overrides it."""
 

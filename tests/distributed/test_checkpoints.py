@@ -78,3 +78,39 @@ def test_all_ranks_agree_on_the_step(tmp_path: Path) -> None:
     env = {**os.environ, "HERE": str(tmp_path)}
     subprocess.run([*command, sys.executable, "-c", textwrap.dedent(code)], env=env, check=True, timeout=300)
     assert [(tmp_path / f"steps.{rank}").read_text() for rank in range(3)] == ["[4]"] * 3
+
+
+def test_steps_go_to_the_file_of_the_replica(tmp_path: Path) -> None:
+    """Each rank has a slot; the last step is there although the program ends at once; a call costs microseconds."""
+    from torchx.schedulers.kit.pace import parse_file
+
+    code = """
+        import time
+        from torchx import distributed
+        distributed.progress(0, 20_000)
+        began = time.perf_counter()
+        for step in range(20_000):
+            distributed.progress(step + 1, total=20_000, loss=0.5)
+        print((time.perf_counter() - began) / 20_000)
+    """
+    env = {**os.environ, "TORCHX_JOB_ID": "local_cwd://s/a", "TORCHX_STEPS": str(tmp_path / "steps"), "LOCAL_RANK": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**env, "RANK": "1", "WORLD_SIZE": "2"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    (one,) = parse_file("w", 0, (tmp_path / "steps").read_bytes())
+    assert (one.rank, one.world, one.total, one.points[-1][1], one.metrics) == (1, 2, 20_000, 20_000, {"loss": 0.5})
+    assert float(done.stdout) < 20e-6
+
+
+def test_steps_without_a_file_are_lines(tmp_path: Path) -> None:
+    """Outside of a job nothing happens; in one without a file, the last step is a line on stdout."""
+    code = "from torchx import distributed; [distributed.progress(n, 9) for n in range(10)]"
+    for env, lines in (({}, 0), ({"TORCHX_JOB_ID": "kubernetes://s/a"}, 1)):
+        known = {k: v for k, v in os.environ.items() if k not in ("TORCHX_JOB_ID", "TORCHX_STEPS")}
+        done = subprocess.run([sys.executable, "-c", code], env={**known, **env}, check=True, capture_output=True)
+        assert done.stdout.count(b"::torchx progress step=9 total=9") == lines
+        assert not done.stderr

@@ -103,6 +103,7 @@ def _find(
     is_long = launched is not None and (ended or time.time()) - launched >= SAMPLE_S
     if status.roles and (is_long or handle.count("/") > 3):  # shorter jobs have no samples; tasks of a sweep may
         runner.fill_metrics(handle, status, run)
+        runner.fill_pace(handle, status)
     return status, run
 
 

@@ -40,6 +40,8 @@ def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = F
         lines.append(f"restarts: {status.num_restarts}")
     if status.hang and status.hang[:40] not in msg:
         lines += _labelled("silent:  ", printable(status.hang))
+    for label, text in () if status.pace is None else status.pace.lines():
+        lines += _labelled(f"{label}:".ljust(9), text)
     lines += _attempts(status.attempts)
     if status.ui_url:
         lines.append(_place(status.ui_url))

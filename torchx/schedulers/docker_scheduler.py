@@ -61,10 +61,12 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.inside.kept import Kept
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.kit.metrics import ReplicaMetrics
+    from torchx.schedulers.kit.pace import Rank
     from torchx.schedulers.kit.simulations import Simulation
 
     _Jobs = list[ListAppResponse]
     _Metrics = list[ReplicaMetrics]
+    _Ranks = list[Rank]
     _Replicas = list[tuple[str, int]]
 
 __all__ = [
@@ -220,6 +222,13 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
         with engine_errors(f"replica {role}/{k} of `{app_id}` cannot be entered"):
             return ContainerProcess(*self._inside(app_id, role, k), argv, tty)
+
+    def steps(self, app_id: str) -> _Ranks:
+        """See :class:`torchx.schedulers.kit.abilities.ReportsSteps`."""
+        doing = "the steps of `%s` cannot be read"
+        with engine_errors(doing % app_id):
+            job = self._find(app_id, doing)
+            return [] if job is None else metrics.steps(self._client, job)
 
     def metrics(self, app_id: str) -> _Metrics | None:
         """See :class:`torchx.schedulers.kit.abilities.ReportsUsage`."""

@@ -24,7 +24,7 @@ from torchx.schedulers.local.jobs import ForeignError, LocalJob, LocalJobs, dele
 from torchx.schedulers.local.options import Opts
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Resource, is_terminal, runopts
 from torchx.specs.handles import JobId
-from torchx.supervisor.layout import COMBINED_LOG, METRICS_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
+from torchx.supervisor.layout import COMBINED_LOG, STDERR_LOG, STDOUT_LOG
 from torchx.supervisor.reader import send_command, wait_for_end
 from torchx.supervisor.statefile import TASKS
 from torchx.util.notices import logger
@@ -49,10 +49,12 @@ if TYPE_CHECKING:
 
     _Jobs = list[ListAppResponse]  # within the class below, `list` is a method
     from torchx.schedulers.kit.metrics import ReplicaMetrics
+    from torchx.schedulers.kit.pace import Rank
     from torchx.specs.tasks import TaskList
 
     _Answers = list[DescribeAppResponse]
     _Metrics = list[ReplicaMetrics]
+    _Ranks = list[Rank]
     _Replicas = list[tuple[str, int]]
 
 reexports(__name__)
@@ -399,20 +401,15 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         return bool(app_id)
 
     def metrics(self, app_id: str) -> _Metrics | None:
-        from torchx.schedulers.kit.files import LocalFiles
-        from torchx.schedulers.kit.metrics import read_kept
+        from torchx.schedulers.local import usage
 
         named = JobId.of(app_id)
-        job = self._find(named.job)
-        state = None if job is None else job.read()
-        if job is None or state is None:
-            return None
-        if TASKS in state.facts:
-            from torchx.schedulers.local import sweeps
+        return usage.metrics(self._find(named.job), named.task)
 
-            return sweeps.metrics(state, job.folder, named.task)
-        paths = {at: f"{replica_folder(job.logs(), *at)}/{METRICS_FILE}" for at in state.positions()}
-        return read_kept(LocalFiles(), paths)
+    def steps(self, app_id: str) -> _Ranks:
+        from torchx.schedulers.local import usage
+
+        return usage.steps(self._find(JobId.of(app_id).job))
 
     # -- sweeps ----------------------------------------------------------------------------------
 

@@ -10,10 +10,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from torchx.specs.pace import JobPace
     from torchx.specs.tasks import TaskTable
     from torchx.specs.wishes.retries import Attempt
 else:
-    Attempt = TaskTable = object  # lets typing.get_type_hints() resolve the names without importing their modules
+    # lets typing.get_type_hints() resolve the names without importing their modules
+    Attempt = JobPace = TaskTable = object
 
 
 @dataclass
@@ -91,6 +93,7 @@ class AppStatus:
         attempts: past attempts of a job with a retry policy.
         hang: report of the watchdog about the last hang: its length, and what the ranks were doing.
         tasks: the tasks of a sweep.
+        pace: how far it is, if its ranks report steps and it was queried.
         gone: the scheduler no longer has the job, and its end was not observed; ``msg`` has the last known state.
 
     >>> AppStatus(AppState.SUCCEEDED).is_terminal()
@@ -114,6 +117,7 @@ class AppStatus:
     attempts: list[Attempt] = field(default_factory=list)
     hang: str = ""
     tasks: TaskTable | None = None
+    pace: JobPace | None = None
 
     def is_terminal(self) -> bool:
         """Whether the state is final."""

@@ -5,7 +5,7 @@
     <base>/<session>/<app_id>/          the job's folder
         job.json  state  control        the request, the state, and a FIFO to cancel the job
         <role>/<k>/                     one folder per replica; below the user's `log_dir` if there is one
-            stdout.log  stderr.log  combined.log  times.idx  starts.idx  error.json  metrics.jsonl
+            stdout.log  stderr.log  combined.log  times.idx  starts.idx  error.json  metrics.jsonl  steps
 
 A sweep also has ``tasks.jsonl``, and one output file per task, ``<role>/<k>.log``.
 """
@@ -97,6 +97,7 @@ TIMES_INDEX = "times.idx"
 STARTS_INDEX = "starts.idx"
 ERROR_FILE = "error.json"
 METRICS_FILE = "metrics.jsonl"
+STEPS_FILE = "steps"
 TASKS_FILE = "tasks.jsonl"
 USED_FILE = "used"
 """Usage of tasks: a line ``BYTES PROCESSORS`` with the limits, then lines ``TASK PEAK_KIB PROCESSOR_SECONDS``."""
@@ -114,7 +115,7 @@ JOB_FILES = (
     *MARKS,
 )
 _TAKEN = frozenset(JOB_FILES)
-REPLICA_FILES = (STDOUT_LOG, STDERR_LOG, COMBINED_LOG, TIMES_INDEX, STARTS_INDEX, ERROR_FILE, METRICS_FILE)
+REPLICA_FILES = (STDOUT_LOG, STDERR_LOG, COMBINED_LOG, TIMES_INDEX, STARTS_INDEX, ERROR_FILE, METRICS_FILE, STEPS_FILE)
 
 # The launcher gets only these variables, so that it does not keep the caller's secrets in memory while jobs run. The
 # environment of replicas comes with each request.

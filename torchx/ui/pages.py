@@ -106,6 +106,8 @@ def _run_document(runner: Runner, handle: str) -> dict[str, Any]:
     error = None
     try:
         status = runner.status(handle)
+        if status is not None:
+            runner.fill_pace(handle, status)
     except TorchXError as e:
         status, error = None, str(e)
     if run is None and status is None:
@@ -116,6 +118,7 @@ def _run_document(runner: Runner, handle: str) -> dict[str, Any]:
         "run": run_fields(run) if run else None,
         "status": status_fields(status) if status else None,
         "timeline": timeline(status, run.created_at if run else None) if status else None,
+        "pace": status.pace.lines() if status and status.pace else [],
         "as_of": iso(status.as_of) if status else None,
         "tasks": _tasks(runner, handle, status.tasks) if status and status.tasks is not None else None,
         "app": (run.app or None) if run else None,

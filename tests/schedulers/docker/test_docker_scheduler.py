@@ -100,6 +100,7 @@ class TestRender:
                 "TORCHX_IMAGE": "img",
                 "TORCHX_RANK0_HOST": "r-0",
                 "TORCHELASTIC_ERROR_FILE": "/tmp/torchx_error.json",
+                "TORCHX_STEPS": "/tmp/torchx_steps",
                 "TORCHX_REPLICA_ID": "0",
                 "TORCHX_ROLE_NAME": "r",
                 "A": "app-1",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torchx.runner.sweeps.sweeps import FailureGroup, SweepResults
     from torchx.runs import Run
     from torchx.schedulers.kit.metrics import ReplicaMetrics
+    from torchx.specs.pace import JobPace
     from torchx.specs.tasks import TaskTable
     from torchx.specs.wishes.retries import Attempt
 
@@ -34,6 +35,7 @@ def status_fields(status: AppStatus, *, roles: Sequence[str] | None = None) -> d
         "ui_url": status.ui_url,
         "cause": _cause(status),
         "hang": status.hang or None,
+        "progress": _pace(status.pace),
         "attempts": [_attempt(attempt) for attempt in status.attempts],
         "tasks": None if status.tasks is None else _tasks(status.tasks),
         "roles": [_role(role) for role in status.roles if roles is None or role.role in roles],
@@ -138,6 +140,14 @@ def _cause(status: AppStatus) -> dict[str, Any] | None:
         "host": failure.host or None,
         "error": failure_fields(failure),
     }
+
+
+def _pace(pace: JobPace | None) -> dict[str, Any] | None:
+    """Return how far a job is, and its slowest rank."""
+    if pace is None:
+        return None
+    slow = None if pace.slow is None else {**vars(pace.slow), "since": iso(pace.slow.since)}
+    return {**vars(pace), "at": iso(pace.at), "slow": slow}
 
 
 def _tasks(table: TaskTable) -> dict[str, Any]:

@@ -252,6 +252,13 @@ class Watches(Launches):
         _, backend, app_id = self._locate(app_handle)
         metrics.fill(status, backend, app_id, run)
 
+    def fill_pace(self, app_handle: str, status: AppStatus) -> None:
+        """Add to a status how far the job is, if its ranks report steps; see :func:`torchx.distributed.progress`."""
+        from torchx.runner.watching import pace
+
+        _, backend, app_id = self._locate(app_handle)
+        pace.fill(status, backend, app_id)
+
     def close(self) -> None:
         self._ended.clear()
         if self._news is not None:

@@ -47,9 +47,11 @@ from torchx.util.records import dataclass, field, replace
 if TYPE_CHECKING:
     from torchx.schedulers.kit.facts import ReplicaFacts
     from torchx.schedulers.kit.inside.kept import Kept
+    from torchx.schedulers.kit.pace import Rank
 
     Answers = dict[str, DescribeAppResponse | None]
     _Jobs = list[ListAppResponse]
+    _Ranks = list[Rank]
     _Replicas = list[tuple[str, int]]
 
 __all__ = ["CAPABILITIES", "COMMAND_TIMEOUT_S", "PATIENCE_S", "BatchScheduler", "Known", "Site", "Submission"]
@@ -402,6 +404,18 @@ class BatchScheduler(SiteScheduler):
             self._choose_previous(folder, paths)
         over = (functools.partial(self._is_over, app_id, k) for _, k in replicas)
         return [BatchLog(growth, where, query, is_over) for where, is_over in zip(paths, over, strict=True)]
+
+    @by_view
+    def steps(self, app_id: str) -> _Ranks:
+        """See :class:`torchx.schedulers.kit.abilities.ReportsSteps`."""
+        from torchx.schedulers.kit.pace import read_files
+        from torchx.supervisor.layout import STEPS_FILE
+
+        folder = self._folder(app_id)
+        if folder is None:
+            return []
+        replicas = [(role.name, k) for role in folder.roles() for k in range(role.num_replicas)]
+        return read_files(folder.files, {(r, k): f"{folder.replica(r, k)}/{STEPS_FILE}" for r, k in replicas})
 
     def view_of(self, app_id: str) -> BatchScheduler:  # noqa: ARG002  # a hook
         """Return the view of this job; itself, if nothing about the job is special."""

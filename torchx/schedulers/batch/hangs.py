@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from torchx.schedulers.batch.folders import JobFolder
 from torchx.specs.wishes.watchdog import parse_watchdog
-from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
+from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG, STEPS_FILE
 from torchx.supervisor.watchdog import Watchdog, marks, put_down
 from torchx.util.procs import own_program
 
@@ -48,7 +48,7 @@ def main(
         tell(stacks)
         return
     wish, script, waited = parse_watchdog(sys.argv[1]), os.getppid(), 0
-    files = ["progress", *(f"{path}/{name}" for path in folders() for name in (STDOUT_LOG, STDERR_LOG))]
+    files = ["progress", *(f"{path}/{name}" for path in folders() for name in (STDOUT_LOG, STDERR_LOG, STEPS_FILE))]
 
     def signs() -> object:
         nonlocal waited

@@ -29,6 +29,7 @@ from torchx.util.records import replace
 from torchx.workspace.images.engine_errors import explanation
 
 PROGRESS = "/tmp/torchx_progress"  # noqa: S108  # in the container, which no other user shares
+STEPS = "/tmp/torchx_steps"  # noqa: S108
 _CHECKPOINT = "/tmp/torchx_checkpoint"  # noqa: S108
 _NEEDS_WATCHER = {
     "policy": ("retry", "apply the retry policy"),

@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from torchx.schedulers.docker.attempts import PROGRESS
+from torchx.schedulers.docker.attempts import PROGRESS, STEPS
 from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job
 from torchx.schedulers.docker.evidence import HANG_FILE, STACKS_FILE, put_files
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
@@ -90,10 +91,10 @@ class ContainersWatchdog:
             if e.status != _GONE:
                 self._signs_seen += 1  # the log cannot be read: do not treat the job as silent
             return b""
-        try:
-            return last_line + self._engine.read(f"/containers/{container.id}/archive", {"path": PROGRESS})
-        except RefusedError:  # there is no mark
-            return last_line
+        for path in (PROGRESS, STEPS):
+            with suppress(RefusedError):  # there is no mark
+                last_line += self._engine.read(f"/containers/{container.id}/archive", {"path": path})
+        return last_line
 
 
 def main() -> None:

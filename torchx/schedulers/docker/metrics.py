@@ -10,12 +10,14 @@ import json
 import time
 from typing import Any
 
+from torchx.schedulers.docker.attempts import STEPS
 from torchx.schedulers.docker.client import side_by_side
 from torchx.schedulers.docker.containers import Container, Job
 from torchx.schedulers.docker.evidence import file_in, put_files, text_in
 from torchx.schedulers.docker.logs import seconds
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
 from torchx.schedulers.kit.metrics import ReplicaMetrics, parse
+from torchx.schedulers.kit.pace import Rank, parse_file
 from torchx.specs.api import AppState
 from torchx.supervisor.metrics import MAX_SAMPLES, thinned_out
 
@@ -31,6 +33,15 @@ def read(client: Any, job: Job) -> list[ReplicaMetrics]:
         return parse(container.role, container.k, text.splitlines())
 
     return side_by_side(of, sorted(job.containers, key=lambda c: (c.role, c.k)))
+
+
+def steps(client: Any, job: Job) -> list[Rank]:
+    """Return what the ranks in the containers report of their steps."""
+
+    def of(container: Container) -> list[Rank]:
+        return parse_file(container.role, container.k, (file_in(client, container.id, STEPS) or "").encode())
+
+    return [rank for ranks in side_by_side(of, job.containers) for rank in ranks]
 
 
 class ContainersSampler:

@@ -14,7 +14,7 @@ from typing import Any
 
 from torchx.errors import SpecError
 from torchx.schedulers.devices import get_device_mounts
-from torchx.schedulers.docker.attempts import marks
+from torchx.schedulers.docker.attempts import STEPS, marks
 from torchx.schedulers.docker.containers import (
     LABEL_APP_ID,
     LABEL_APP_NAME,
@@ -31,7 +31,7 @@ from torchx.schedulers.docker.options import Opts
 from torchx.schedulers.kit.names import DNS_LABEL, NameRule, plain_metadata
 from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.secrets import split
-from torchx.settings import ENV_IMAGE
+from torchx.settings import ENV_IMAGE, ENV_STEPS
 from torchx.specs.api import AppDef, BindMount, Resource, Role, VolumeMount
 from torchx.specs.serialize import masked, role_to_dict
 from torchx.util.records import dataclass, field
@@ -149,7 +149,9 @@ def render_job(
         labels = {**common, LABEL_ROLE_NAME: role.name, LABEL_REPLICA_ID: str(replica.k)}
         if replica.k == 0:
             labels[LABEL_ROLE] = _definition(next(r for r in app.roles if r.name == role.name))
-        plain, secret = split({ENV_RANK0_HOST: f"{host}-0", ENV_ERROR_FILE: ERROR_FILE, **env, **role.env})
+        plain, secret = split(
+            {ENV_RANK0_HOST: f"{host}-0", ENV_ERROR_FILE: ERROR_FILE, ENV_STEPS: STEPS, **env, **role.env}
+        )
         kwargs = {
             **_render_place(app_id, f"{host}-{replica.k}"),
             **_render_mounts(role),

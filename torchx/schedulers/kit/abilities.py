@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.inside.kept import Kept
     from torchx.schedulers.kit.metrics import ReplicaMetrics
     from torchx.schedulers.kit.nodes import Pool
+    from torchx.schedulers.kit.pace import Rank
     from torchx.schedulers.kit.simulations import Simulation
     from torchx.specs.api import AppDryRunInfo, CfgVal, Resource, Role, runopts
     from torchx.specs.tasks import TaskList
@@ -72,6 +73,14 @@ class ReportsUsage(Ability):
     @abstractmethod
     def metrics(self, app_id: str) -> list[ReplicaMetrics] | None:
         """Return the known usage of each replica; None if the job does not exist."""
+
+
+class ReportsSteps(Ability):
+    """Keeps the steps that ranks report in files of the job, see :mod:`torchx.distributed.pace`."""
+
+    @abstractmethod
+    def steps(self, app_id: str) -> list[Rank]:
+        """Return the reports of the ranks; empty if there are none."""
 
 
 class Diagnoses(Ability):

@@ -9,9 +9,9 @@ from torchx.errors import BackendError, ConfigError
 from torchx.schedulers.kit.secrets import revealed
 from torchx.schedulers.local.path import program_path
 from torchx.schedulers.local.request import PopenRequest, check_scripts, move_logs, replica_requests
-from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS, SAMPLE_S, torchx_home
+from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS, ENV_STEPS, SAMPLE_S, torchx_home
 from torchx.specs.api import AppDef, AppDryRunInfo
-from torchx.supervisor.layout import AT_END_FILE, REQUEST_FILE, RETRY_FACT, STDERR_LOG, STDOUT_LOG, WATCHED
+from torchx.supervisor.layout import AT_END_FILE, REQUEST_FILE, RETRY_FACT, STDERR_LOG, STDOUT_LOG, STEPS_FILE, WATCHED
 from torchx.supervisor.proctree import boot_id, pid_namespace
 from torchx.supervisor.retention import discard_folder
 from torchx.util.notices import logger
@@ -45,6 +45,8 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
         check_scripts(request, app, env)
         warn_of_shortage(app)
     folder, logs = create_folders(jobs, request, roles)
+    for replica in (replica for role in roles for replica in role["replicas"]):
+        replica["env"] = {ENV_STEPS: os.path.join(replica["folder"], STEPS_FILE), **replica["env"]}
     facts = facts_of_request(request, jobs.session, logs)
     facts |= {RETRY_FACT: "1"} if request.retry else {}
     facts |= {WATCHED: "1"} if request.watchdog else {}
@@ -94,7 +96,7 @@ def _watchdog(folder: str, roles: list[RoleRequest], text: str) -> WatchdogReque
     files = [mark]
     for replica in (replica for role in roles for replica in role["replicas"]):
         replica["env"] = {ENV_PROGRESS: mark, **replica["env"]}
-        files += [os.path.join(replica["folder"], name) for name in (STDOUT_LOG, STDERR_LOG)]
+        files += [os.path.join(replica["folder"], name) for name in (STDOUT_LOG, STDERR_LOG, STEPS_FILE)]
     return {
         "seconds": wish.seconds,
         "action": wish.action,
@@ -123,6 +125,7 @@ def _limit(folder: str, request: PopenRequest) -> LimitRequest:
 def base_environment(request: PopenRequest) -> dict[str, str]:
     """Return the environment of all replicas: the caller's, plus a port if there are several replicas."""
     env = dict(os.environ)
+    env.pop(ENV_STEPS, None)  # of a job in which this one is submitted
     env["PATH"] = program_path(os.environ)
     if sum(map(len, request.role_params.values())) > 1:
         env[ENV_RANK0_PORT] = str(_free_port())

@@ -158,7 +158,7 @@ torchx_run() {
     [ ! -e "$job/cancelled" ] || exit 143 # LSF had requeued it when it was cancelled
     suffix='' timed=''
     torchx_take_part "$1"
-    export TORCHELASTIC_ERROR_FILE="$dir/error.json" # not that of a job in which this one was submitted
+    export TORCHX_STEPS="$dir/steps" TORCHELASTIC_ERROR_FILE="$dir/error.json" # not that of a job in which this one was submitted
     rm -f "$dir/exit" "$dir/error.json"; rm -rf "$job/over/$role.$k"
     (set -C; printf '%(%s)T' -1 >"$job/started") 2>/dev/null
     [ -z "$wish" ] || torchx_up

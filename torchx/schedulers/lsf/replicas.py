@@ -23,7 +23,7 @@ from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
 from torchx.schedulers.lsf.options import Opts, in_docker
 from torchx.schedulers.lsf.parse import group_of, job_name
-from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS
+from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS, ENV_STEPS
 from torchx.specs.api import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
 from torchx.specs.mounts import format_mount
 from torchx.specs.wishes import Wishes
@@ -132,7 +132,7 @@ def get_docker_command(job_name: str, role: Role, cfg: Opts) -> str:
     """
     words = []
     late = ['-u "$(id -u):$(id -g)"', '-v "$job:$job"', f"-e {ENV_RANK0_HOST}", f"-e {ENV_RANK0_PORT}"]
-    late += ["-e TORCHELASTIC_ERROR_FILE", f"-e {ENV_CHECKPOINT}", f"-e {ENV_PROGRESS}"]
+    late += ["-e TORCHELASTIC_ERROR_FILE", f"-e {ENV_CHECKPOINT}", f"-e {ENV_PROGRESS}", f"-e {ENV_STEPS}"]
     for mount in role.mounts:
         if isinstance(mount, DeviceMount):
             words += ["--device", f"{mount.src_path}:{mount.dst_path}:{mount.permissions}"]

@@ -47,7 +47,7 @@ torchx_judged() { # whether another attempt follows this failure, and was submit
     mapfile -t others < <(torchx_others "" "$app.")
     echo "$role $k" >>"$job/restarts"; rm -rf "$job/over" "$job/checkpoint" "$job/silent"
     echo $((attempt + 1)) >"$job/attempt.new" && mv -f "$job/attempt.new" "$job/attempt"
-    if ! (unset TORCHELASTIC_ERROR_FILE TORCHX_RANK0_HOST TORCHX_RANK0_PORT TORCHX_CHECKPOINT_NOW TORCHX_PROGRESS
+    if ! (unset TORCHELASTIC_ERROR_FILE TORCHX_RANK0_HOST TORCHX_RANK0_PORT TORCHX_CHECKPOINT_NOW TORCHX_PROGRESS TORCHX_STEPS
         cd "$start" && exec /bin/bash "$job/submit.sh") >>"$job/retry.log" 2>&1; then
         echo "torchx: LSF did not take the next attempt: $(tail -n 1 "$job/retry.log")" >>"$dir/stderr.log"
         rm -f "$job/secrets.sh"

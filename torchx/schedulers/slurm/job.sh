@@ -83,7 +83,7 @@ start() {  # replica
   note up "${paths[$i]}" "${host[$i]}" "${lengths[@]}"
   (
     trap '' TERM  # Slurm itself ends the replica, and its exit code must still be read
-    export TORCHX_RANK0_HOST=${rank0[${role_of[$i]}]} TORCHELASTIC_ERROR_FILE=$path/error.json
+    export TORCHX_RANK0_HOST=${rank0[${role_of[$i]}]} TORCHELASTIC_ERROR_FILE=$path/error.json TORCHX_STEPS=$path/steps
     "replica_$i" >"$path/srun.log" 2>&1 &
     echo "pid $i $!" >&"$bus"
     wait "$!"

@@ -54,7 +54,7 @@ export function showRun(main, handle, rows, go) {
         fact(run.user && `by ${run.user} on ${run.host}`), fact(lasted(run)),
         fact(data.status?.num_restarts > 0 && `${data.status.num_restarts} restarts`),
         fact(run.git_commit && `commit ${run.git_commit.slice(0, 9)}${run.git_dirty ? " and changes" : ""}`)));
-    why.replaceChildren(cause(run) ?? "");
+    why.replaceChildren(cause(run) ?? "", pace() ?? "");
     sweep.show(data);
     if (data.tasks) results.show(data.tasks);
     drawRoles();
@@ -101,6 +101,13 @@ export function showRun(main, handle, rows, go) {
   }
   const cancel = () => act("cancel", `Cancel ${data.app_id}?`, () => { toast("Cancelling"); load(); });
   const rerun = () => act("rerun", `Run ${data.app_id} again?`, (again) => go(address("/run", { handle: again.handle })));
+
+  function pace() {
+    const found = data.status?.progress;
+    return found && el("section", { class: "card", "aria-label": "Progress" }, el("h2", {}, "Progress"),
+      found.total ? el("progress", { max: found.total, value: found.step }) : null,
+      data.pace.map(([, text]) => el("p", { class: "sentence" }, text)));
+  }
 
   function cause(run) {
     const found = data.status?.cause;

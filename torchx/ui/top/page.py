@@ -138,6 +138,7 @@ class Page(Screen[None]):
             await self._update_tasks(status.tasks)
         elif status is not None:
             with contextlib.suppress(TorchXError):
+                await aio.fill_pace(self.handle, status)
                 self._used = replica_metrics(await aio.metrics(self.handle), self._used)
             self.replicas.update(status, self._used)
             self._show_replicas()
@@ -179,6 +180,8 @@ class Page(Screen[None]):
         if failure is not None and failure.traceback:
             trace = printable(failure.traceback.strip(), lines=True).splitlines()[-_CAUSE_LINES:]
             lines += [f"  {line}" for line in trace if line.strip(" ^~") and line.strip() not in message]
+        lines += [f"{label}: {text}" for label, text in (status.pace.lines() if status.pace else ())]
+        lines = [line for line in lines if line]
         self._show_message(lines, BAD if failure else MUTED)
 
     async def _show_causes(self, tasks: Tasks) -> None:
