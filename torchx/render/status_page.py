@@ -7,7 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from torchx.specs.failures import Failure, parse_failure
-from torchx.specs.states import AppState, state_text
+from torchx.specs.states import AppState, is_terminal, state_text
 from torchx.util.datetime import duration
 from torchx.util.strings import size_text
 from torchx.util.term import printable
@@ -107,6 +107,7 @@ def _render_replica(replica: ReplicaStatus, *, color: bool, with_reason: bool) -
     full = said is not None and said.kind == "oom"
     state = state_text(replica.state, color=color, text=f"{replica.state!s:<9}")
     why = printable(failure.summary()) if failure else ""
+    why = f"restarted after: {why}" if why and not is_terminal(replica.state) else why
     parts = [f"[{replica.id}]", state, printable(_host(replica)), _memory(replica, full=full), why]
     return " ".join(part for part in parts if part).rstrip()
 

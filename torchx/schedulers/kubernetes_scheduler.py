@@ -185,6 +185,8 @@ class KubernetesScheduler(KubeScheduler):
             )
         if job.kind == KUBEFLOW:
             objects = [trainjob.fitted(api, objects[0]), *objects[1:]]
+            if said := trainjob.restarts(api, objects[0]):
+                logger("torchx.schedulers").info("%s", said)
         return objects
 
     def nodes(self, cfg: Mapping[str, CfgVal], need: Resource | None, count: int) -> Sequence[Pool]:  # noqa: ARG002

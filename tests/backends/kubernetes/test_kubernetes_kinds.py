@@ -66,7 +66,7 @@ def test_a_jobset_is_chosen_where_the_cluster_has_them(jobs, jobsets):
             ({"restarts": 1}, AppState.PENDING, "its pods are gone, and are not created again yet"),
             ({"conditions": [condition("Completed")]}, AppState.SUCCEEDED, None),
             ({"conditions": [failed]}, AppState.FAILED, "one of its jobs failed (FailedJobs); after 1 restart"),
-            ({"conditions": None}, AppState.PENDING, "its pods are not created yet"),
+            ({"conditions": None, "restarts": None}, AppState.PENDING, "its pods are not created yet"),
         ],
     )
     jobs.scheduler.cancel(app_id)

@@ -309,3 +309,15 @@ def test_a_cause_of_its_own_is_not_replaced():
     weak = lost_cause(AppState.FAILED, "some of its replicas failed")
     assert answers.with_cause(weak, lambda: None) is weak
     assert answers.with_cause(weak, lambda: AppStatus(AppState.RUNNING, msg="runs")) is weak
+
+
+def test_the_failure_before_a_restart_stays_on_record():
+    """A replica that was seen restarting has failed for that reason, if nothing is left of it at the end."""
+    why = Failure("the reason", exit_code=9, role="w", replica=1).to_structured_msg()
+    known = lost_cause(AppState.RUNNING, "w/1 fails again and again")
+    known.roles_statuses[0].replicas[1] = ReplicaStatus(1, AppState.RUNNING, "w", "", structured_error_msg=why)
+    before = AppStatus(AppState.RUNNING, num_restarts=6, roles=known.roles_statuses)
+    found = answers.with_cause(lost_cause(AppState.FAILED, "one of its jobs failed"), lambda: before)
+    assert (found.msg.partition(";")[0], found.num_restarts) == ("w/1: exit code 9: the reason", 6)
+    assert [r.state for r in found.roles_statuses[0].replicas] == [AppState.CANCELLED, AppState.FAILED]
+    assert parse_failure(found.structured_error_msg).exit_code == 9

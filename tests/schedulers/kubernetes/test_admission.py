@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
-from torchx.schedulers.kubernetes.pods.admission import why_it_waits
+from tests.schedulers.kubernetes.fake_cluster import Cluster
+from torchx.schedulers.kubernetes.pods.admission import evictions, why_it_waits
+from torchx.schedulers.kubernetes_scheduler import create_scheduler
+from torchx.specs import AppDef, AppState, Resource, Role
 
 WAITS = "it waits in the queue `q`"
 
@@ -71,3 +74,74 @@ def test_why_a_job_does_not_run(
     """By what rule it was evicted, how often, what was lost, and what it waits for; nothing of one that runs."""
     monkeypatch.setattr("torchx.util.datetime.time.localtime", time.gmtime)
     assert why_it_waits({"spec": spec, "status": status}, "q") == said
+
+
+AT = {"lastTransitionTime": "1970-01-01T01:00:00Z"}
+BY_RANK = "it was preempted by a job of higher priority in its cluster queue"
+
+
+def stats(**counts: int) -> dict[str, Any]:
+    return {"schedulingStats": {"evictions": [{"reason": reason, "count": n} for reason, n in counts.items()]}}
+
+
+@pytest.mark.parametrize(
+    ("status", "active", "attempts"),
+    [
+        ({}, True, []),
+        ({"conditions": [NO_QUOTA]}, True, []),
+        ({"conditions": [{**EVICTED, **AT}, PREEMPTED]}, True, [("preempted", BY_RANK, 0, 3600, True)]),
+        (
+            {"conditions": [{**EVICTED, **AT}], "accumulatedPastExecutionTimeSeconds": 600},
+            True,
+            [("preempted", "it was preempted", 3000, 3600, True)],
+        ),
+        (
+            {"conditions": [{**EVICTED, **AT}, PREEMPTED], **stats(Preempted=2, PodsReadyTimeout=1)},
+            True,
+            [
+                ("timeout", "it was evicted because its pods were not ready in time", 0, 0, True),
+                ("preempted", BY_RANK, 0, 0, True),
+                ("preempted", BY_RANK, 0, 3600, True),
+            ],
+        ),
+        # admitted again: the conditions are False, and only newer releases count
+        ({"conditions": [*ADMITTED, {**EVICTED, "status": "False"}, {**PREEMPTED, "status": "False"}]}, True, [("preempted", BY_RANK, 0, 0, True)]),
+        ({"conditions": ADMITTED, **stats(Preempted=1, Deactivated=0)}, True, [("preempted", "it was preempted", 0, 0, True)]),
+        ({"conditions": [condition("Evicted", reason="NodeFailures")]}, True, [("node", "it was evicted because a node failed", 0, 0, True)]),
+        ({"conditions": [condition("Evicted", reason="New")]}, True, [("quota", "it was evicted (New)", 0, 0, True)]),
+        ({"conditions": [condition("Evicted", reason="Deactivated")]}, False, [("quota", "it was deactivated", 0, 0, False)]),
+    ],
+)  # fmt: skip
+def test_each_eviction_is_an_attempt(status: dict[str, Any], active: bool, attempts: list[Any]) -> None:
+    """By its class; the time of the last one is known."""
+    found = evictions([{"spec": {"active": active}, "status": status}, {}])
+    assert [(a.kind, a.cause, a.started, a.ended, a.again) for a in found] == attempts
+
+
+def test_a_preempted_job_in_status_and_list() -> None:
+    """Both say PENDING, and once it is admitted again, that its pods are gone, not that it never had any."""
+    cluster: Any = Cluster(groups=["kueue.x-k8s.io/v1beta1"])
+    scheduler = create_scheduler("me", client=cluster)
+    app = AppDef("job", [Role("w", "img", entrypoint="true", resource=Resource(1, 0, 64))])
+    app_id = scheduler.submit(app, {"kind": "job", "local_queue": "q"})
+    (job,) = cluster.of("jobs")
+    work = {"metadata": {"name": "w", "labels": {"kueue.x-k8s.io/job-uid": job["metadata"]["uid"]}}}
+    cluster.objects["apis/kueue.x-k8s.io/v1beta1/workloads", "default", "w"] = work
+
+    def look() -> tuple[AppState, str, list[str], AppState]:
+        found = scheduler.describe(app_id)
+        assert found is not None
+        return found.state, found.msg, [attempt.kind for attempt in found.attempts], scheduler.list()[0].state
+
+    work["status"] = {"conditions": [NO_QUOTA, EVICTED, PREEMPTED]}
+    state, msg, kinds, listed = look()
+    assert (state, kinds, listed) == (AppState.PENDING, ["preempted"], AppState.PENDING)
+    assert msg.startswith(f"it waits in the queue `q`: {BY_RANK}")
+    work["status"] = {"conditions": [*ADMITTED, {**PREEMPTED, "status": "False"}]}
+    job["spec"]["suspend"] = False
+    assert look() == (
+        AppState.PENDING,
+        "its pods are gone, and are not created again yet",
+        ["preempted"],
+        AppState.PENDING,
+    )

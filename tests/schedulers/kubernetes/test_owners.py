@@ -482,6 +482,26 @@ def test_a_job_that_is_gone_was_seen_to_end() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "status", "begun"),
+    [
+        (JOB, {}, False),
+        (JOB, {"startTime": "2026-01-01T00:00:00Z", "active": 2}, False),
+        (JOB, {"terminating": 1}, True),
+        (JOBSET, {"replicatedJobsStatus": [{"name": "w", "active": 1}]}, False),
+        (JOBSET, {"replicatedJobsStatus": [{"name": "w", "failed": 1}]}, True),
+        (KUBEFLOW, {"jobsStatus": [{"name": "node", "failed": 0}, {"name": "node", "failed": 1}]}, True),
+        (PYTORCH, {"replicaStatuses": {"Worker": {"active": 1}}}, False),
+        (PYTORCH, {"replicaStatuses": {"Worker": {"failed": 1}}}, True),
+    ],
+)
+def test_a_job_that_has_run_does_not_wait_for_its_first_pods(kind: str, status: dict[str, Any], begun: bool) -> None:
+    """By the counters of any kind of owner."""
+    one = job({"pytorchReplicaSpecs": {"Worker": {"replicas": 2}}}, status)
+    said = "its pods are gone, and are not created again yet" if begun else "its pods are not created yet"
+    assert facts_of("a", JobObjects(kind, [one])).reason == said
+
+
+@pytest.mark.parametrize(
     ("owner", "pods", "missing", "reason"),
     [
         (job(), [], "", "its pods are not created yet"),
@@ -493,7 +513,7 @@ def test_a_job_that_is_gone_was_seen_to_end() -> None:
         (job({}, condition("Failed", reason="BackoffLimitExceeded")), [pod("Failed")], "", ""),
         (job({}, condition("Failed", reason="BackoffLimitExceeded")), [pod()], "", "more pods failed than it retries (BackoffLimitExceeded)"),
         (job({}, condition("Failed", reason="DeadlineExceeded")), [pod("Failed")], "", "it ran longer than its deadline (DeadlineExceeded)"),
-        (job({}, condition("Failed", reason="DeadlineExceeded")), [], "no quota", "it ran longer than its deadline (DeadlineExceeded)"),
+        (job({}, condition("Failed", reason="DeadlineExceeded")), [], "its Job says", "it ran longer than its deadline (DeadlineExceeded); its Job says"),
         (item({}, {}), [], "", "the cluster has neither its pods nor its final state"),
         (item({}, {}), [], "no quota", "no quota"),
     ],

@@ -388,9 +388,9 @@ def test_whether_the_status_is_enough(left: str, enough: bool, why: str | None) 
     found = read_pod(pod(failed(message=f" {left}\n")))
     assert (found.left, found.says_enough()) == (left.strip(), enough)
     if why is not None:
-        assert found.why() == why
+        assert found.failure().summary() == why
     assert read_pod(pod(failed(message=left, more=EVICTED))).says_enough()
-    assert "evicted" in read_pod(pod(failed(message=left, more=EVICTED))).why()
+    assert "evicted" in read_pod(pod(failed(message=left, more=EVICTED))).failure().summary()
 
 
 def test_the_log_that_was_read_counts_instead() -> None:

@@ -297,7 +297,12 @@ def why(found: JobObjects, *given: Any, groups: tuple[str, ...] = (), away: Any 
         cluster.warn(of, reason, message, kind)
     if away is not None:
         cluster.away = away
-    return events.why_pods_are_missing(KubeApi(cluster), "n", found)
+    return missing(cluster, found)
+
+
+def missing(cluster: Cluster, found: JobObjects) -> str:
+    api = KubeApi(cluster)
+    return events.why_pods_are_missing(api, "n", found, events.queued_as(api, "n", found))
 
 
 @pytest.mark.parametrize(
@@ -353,9 +358,25 @@ def test_why_a_gang_of_volcano_waits(phase: str, conditions: Any, queue: str, th
         cluster.objects["apis/scheduling.volcano.sh/v1beta1/podgroups", "n", "j-j"] = group
     if there:
         cluster.objects["apis/scheduling.volcano.sh/v1beta1/queues", None, "team"] = {"metadata": {"name": "team"}}
-    assert events.why_pods_are_missing(KubeApi(cluster), "n", JobObjects(VOLCANO, [item])) == said
-    assert events.why_pods_are_missing(KubeApi(Cluster()), "n", JobObjects(VOLCANO, [item])) == ""
-    assert events.why_pods_are_missing(KubeApi(cluster), "n", JobObjects(JOB, [item])) == ""
+    assert missing(cluster, JobObjects(VOLCANO, [item])) == said
+    assert missing(Cluster(), JobObjects(VOLCANO, [item])) == ""
+    assert missing(cluster, JobObjects(JOB, [item])) == ""
+
+
+def test_a_gang_without_a_condition_is_explained_by_an_event() -> None:
+    """The newest one of its pod group, whatever the type of the event."""
+    cluster = Cluster(groups=GROUPS)
+    item = owner(VOLCANO, status={"state": {"phase": "Pending"}})
+    of = {"kind": "PodGroup", "metadata": {"name": "j-j", "namespace": "n", "uid": "g"}}
+    for message, at in (
+        ("old", "2026-01-01T00:00:01Z"),
+        ("queue resource quota insufficient\nmore", "2026-01-01T00:00:02Z"),
+    ):
+        cluster.warn(of, "Unschedulable", message, "Normal")
+        cluster.of("events")[-1]["lastTimestamp"] = at
+    cluster.warn(of, "Other", "no", "Normal")
+    said = "its pod group cannot be scheduled: queue resource quota insufficient"
+    assert missing(cluster, JobObjects(VOLCANO, [item])) == said
 
 
 def quota(**fields: str) -> dict[str, Any]:
@@ -380,7 +401,7 @@ def test_why_a_job_waits_for_kueue(version: str, conditions: Any, said: str) -> 
     work = {"metadata": {"name": "w", "namespace": "n", "labels": labels}, "status": {"conditions": conditions}}
     cluster.objects[f"apis/kueue.x-k8s.io/{version}/workloads", "n", "w"] = work
     item = owner(JOB, **{names.LABEL_QUEUE: "team"})
-    found = events.why_pods_are_missing(KubeApi(cluster), "n", JobObjects(JOB, [owner(JOB, "other"), item]))
+    found = missing(cluster, JobObjects(JOB, [owner(JOB, "other"), item]))
     assert found == (said if version else "it waits in the queue `team`, and this cluster has no Kueue")
     assert events.queue_of(item) == "team" and events.queue_of(owner(JOB)) == ""
 
@@ -409,7 +430,7 @@ def test_a_pod_that_was_taken_away(started: bool, reason: str, name: str, there:
         [owner(JOB, status={"startTime": "x"} if started else None)],
         [{"metadata": {"name": one}} for one in there],
     )
-    assert events.why_pods_are_missing(KubeApi(cluster), "n", found) == said
+    assert missing(cluster, found) == said
 
 
 @pytest.mark.parametrize(

@@ -313,6 +313,78 @@ def test_why_it_failed():
     assert said_of(scheduler, app_id) == (AppState.FAILED, "it ran longer than its deadline (DeadlineExceeded)")
 
 
+RESTARTED = {
+    "phase": "Running",
+    "containerStatuses": [
+        {
+            "name": "node",
+            "restartCount": 2,
+            "state": {"waiting": {"reason": "CrashLoopBackOff"}},
+            "lastState": {"terminated": {"exitCode": 9, "reason": "Error", "message": "ValueError: boom"}},
+        }
+    ],
+}
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["waits", "runs again"])
+def test_a_restarted_command_that_is_gone_at_the_end(waits):
+    """The last poll has seen exit code and message; the event of the Job, that it used up its restarts."""
+    cluster = Trained()
+    scheduler = create_scheduler("me", client=cluster)
+    with Runner("me", {"kubernetes": lambda *_, **__: scheduler}) as runner:
+        handle = runner.run(app(), "kubernetes", KIND)
+        (job,) = cluster.of("trainjobs")
+        cluster.run_pods(job, RUNNING, most=2)
+        state = RESTARTED["containerStatuses"][0]["state"] if waits else {"running": {}}
+        (container,) = RESTARTED["containerStatuses"]
+        cluster.of("pods")[1]["status"] = {**RESTARTED, "containerStatuses": [{**container, "state": state}]}
+        seen = runner.status(handle)
+        assert (seen.state, seen.num_restarts) == (AppState.RUNNING, 2)
+        assert "restarted after: exit code 9: ValueError: boom" in seen.format()
+        for pod in list(cluster.of("pods")):
+            cluster.take(pod)
+        child = {
+            "kind": "Job",
+            "metadata": {**job["metadata"], "name": f"{job['metadata']['name']}-node-0", "uid": "u"},
+        }
+        cluster.warn(child, "BackoffLimitExceeded", "Job has reached the specified backoff limit")
+        job["status"] = {
+            "conditions": [{"type": "Failed", "status": "True", "reason": "FailedJobs", "message": "failed"}]
+        }
+        state, msg = said_of(scheduler, handle.rpartition("/")[2])
+        assert msg == "one of its jobs failed (FailedJobs); more pods failed than it retries (BackoffLimitExceeded)"
+        ended = runner.status(handle)
+    assert (ended.state, ended.num_restarts) == (AppState.FAILED, 2)
+    assert ended.msg.startswith("trainer/1 on n1: exit code 9: ValueError: boom; one of its jobs failed")
+
+
+@pytest.mark.parametrize(
+    ("spec", "kind", "said"),
+    [
+        (None, "ClusterTrainingRuntime", ""),
+        ({"replicatedJobs": [{"name": "node", "template": {}}]}, "ClusterTrainingRuntime", "each failed pod up to 6 times"),
+        ({"replicatedJobs": [{"name": "node", "template": {"spec": {"backoffLimit": 0}}}]}, "ClusterTrainingRuntime", ""),
+        (
+            {"failurePolicy": {"maxRestarts": 3}, "replicatedJobs": [{"name": "other"}, {"name": "node", "template": {"spec": {"backoffLimit": 1}}}]},
+            "TrainingRuntime",
+            "each failed pod up to 1 time, and all pods after a failure up to 3 times",
+        ),
+    ],
+)  # fmt: skip
+def test_restarts_by_the_runtime_are_said(spec, kind, said, caplog):
+    """At the submission, by the runtime that the TrainJob names; nothing if it is not known."""
+    cluster = Trained()
+    name = "torch-distributed" if kind == "ClusterTrainingRuntime" else "ours"
+    if spec is not None:
+        runtime = {"metadata": {"name": name}, "spec": {"template": {"spec": spec}}}
+        space = None if kind == "ClusterTrainingRuntime" else "default"
+        cluster.objects[f"apis/{GROUP}/{kind.lower()}s", space, name] = runtime
+    with caplog.at_level("INFO", "torchx.schedulers"):
+        submit(cluster, **({} if kind == "ClusterTrainingRuntime" else {"runtime": "TrainingRuntime/ours"}))
+    heard = [r.getMessage() for r in caplog.records if "restarts" in r.getMessage()]
+    assert heard == ([f"the runtime `{name}` restarts {said}"] if said else [])
+
+
 def test_why_it_has_no_pods():
     """The reason is in an event of the Job that JobSet has created."""
     cluster = Trained()

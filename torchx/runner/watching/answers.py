@@ -16,6 +16,7 @@ from torchx.util.strings import did_you_mean
 if TYPE_CHECKING:
     from torchx.runs import Run
     from torchx.schedulers.api import DescribeAppResponse
+    from torchx.specs.api import ReplicaStatus
 
 FRESH_S = 60.0
 """For this many seconds after a submission, a scheduler may not list the job yet."""
@@ -74,10 +75,18 @@ def with_cause(found: DescribeAppResponse, before: Callable[[], AppStatus | None
     now = {(r.role, r.id): r for role in found.roles_statuses for r in role.replicas}
     kept = copy_data(known.roles)
     for role in kept:
-        role.replicas = [r if is_terminal(r.state) else now.get((r.role, r.id), r) for r in role.replicas]
+        role.replicas = [_last_seen(r, now.get((r.role, r.id), r)) for r in role.replicas]
+    found = replace(found, num_restarts=max(found.num_restarts, known.num_restarts))
     if ended:
         return replace(found, msg=known.msg, structured_error_msg=known.structured_error_msg, roles_statuses=kept)
     return on_answer(replace(found, structured_error_msg=NONE, roles_statuses=kept))
+
+
+def _last_seen(before: ReplicaStatus, now: ReplicaStatus) -> ReplicaStatus:
+    """Return the status that shows the end of a replica: a restart may have been its last."""
+    if is_terminal(before.state):
+        return before
+    return replace(before, state=AppState.FAILED) if _blames(before.structured_error_msg) else now
 
 
 def _blames(structured_error_msg: str, *, or_class: bool = False) -> bool:

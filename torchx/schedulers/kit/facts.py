@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torchx.schedulers.kit.failures.reader import Evidence
+    from torchx.specs.failures import Failure
     from torchx.specs.wishes.retries import Attempt
 
     class Look(Protocol):
@@ -43,6 +44,7 @@ class ReplicaFacts:
         stuck: it waits for something that needs somebody to act.
         stopped: it was ended because of other replicas or together with the whole job.
         before: why the process or pod that it replaces had failed.
+        earlier: that failure, for the record, in case that nothing is left of the replica at its end.
     """
 
     role: str
@@ -60,6 +62,7 @@ class ReplicaFacts:
     stuck: bool = False
     stopped: bool = False
     before: str = ""
+    earlier: Failure | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -452,6 +452,8 @@ def _role_status(role: RoleFacts, verdict: Verdict) -> RoleStatus:
     for r in role.replicas:
         position = (r.role, r.replica)
         failure = verdict.failures.get(position)
+        if failure is None and r.earlier is not None:
+            failure = replace(r.earlier, role=r.role, replica=r.replica, host=r.host)
         error = failure.to_structured_msg() if failure else NONE
         times = (r.started or None, r.ended or None)
         replicas.append(ReplicaStatus(r.replica, verdict.states[position], r.role, r.host, error, r.address, *times))

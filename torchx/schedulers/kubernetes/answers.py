@@ -295,11 +295,13 @@ def facts_of(
     pods: Sequence[Pod] | None = None,
     *,
     missing: str = "",
+    begun: bool = False,
     ended: Callable[[str], AppState | None] = lambda name: None,  # noqa: ARG005
 ) -> JobFacts:
     """State, replicas and definition of a job.
 
-    ``pods`` are those of ``found``, if they are parsed already; ``missing`` is why pods are not created, if known.
+    ``pods`` are those of ``found``, if they are parsed already; ``missing`` is why pods are not created, if known;
+    ``begun``: it had pods, which the owners may not say.
     ``ended`` returns the final state of a deleted Job by its name; None if unknown.
     """
     found = found.newest()
@@ -333,7 +335,7 @@ def facts_of(
         roles=roles,
         state=whole.state if whole else None,
         native=next((owner.native for owner in owners if owner.native), ""),
-        reason=_reason(owners, roles, pods, missing, begun=_has_run(found)),
+        reason=_reason(owners, roles, pods, missing, begun=begun or _has_run(found)),
         kind=next((owner.kind for owner in owners if owner.kind), ""),
         cancelled=any(owner.cancelled for owner in owners),
         kill_in_s=kill_in_s(found.pods, time.time()),
@@ -378,6 +380,11 @@ def is_elastic(owners: Iterable[Object]) -> bool:
     """Whether a role has ``min_replicas``. Does not parse the whole definition."""
     texts = (str(names.annotations_of(item).get(names.ANNOTATION_APP)) for item in owners)
     return any(re.search(r'"min_replicas": \d', text) for text in texts)
+
+
+def has_failed(found: JobObjects) -> bool:
+    """Whether an owner has failed."""
+    return any(owner.state is AppState.FAILED for owner in found.read())
 
 
 def lacks_pods(found: JobObjects) -> bool:
@@ -450,8 +457,18 @@ def _state_of_role(owners: Sequence[Owner]) -> AppState | None:
 
 def _has_run(found: JobObjects) -> bool:
     """Whether owners have counted pods that ended, or restarts."""
-    counters = ("failed", "succeeded", "restarts", "retryCount", "retries")
-    return any((item.get("status") or {}).get(name) for item in found.owners for name in counters)
+    for item in found.owners:
+        status = item.get("status") or {}
+        parts = [part for name in _PARTS for part in status.get(name) or ()]
+        parts += (status.get("replicaStatuses") or {}).values()  # of a PyTorchJob
+        if any(part.get(name) for part in (status, *parts) for name in _COUNTERS):
+            return True
+    return False
+
+
+_COUNTERS = ("failed", "succeeded", "terminating", "restarts", "retryCount", "retries")
+_PARTS = ("replicatedJobsStatus", "jobsStatus")
+"""Fields in the status of a JobSet or a TrainJob, with the counters of its Jobs."""
 
 
 def _reason(
@@ -464,7 +481,7 @@ def _reason(
         if owner.reason and not (failed and word in reasons.ONLY_PODS_FAILED):
             said.append(owner.reason)
     if pods or any(owner.over for owner in owners):
-        return "; ".join(dict.fromkeys(said))
+        return "; ".join(dict.fromkeys(filter(None, (*said, "" if pods else missing))))
     if missing:
         return missing
     if not roles:

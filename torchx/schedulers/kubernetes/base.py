@@ -26,9 +26,10 @@ from torchx.schedulers.kubernetes.api.errors import unless_forbidden
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.logs import EvidenceReader, JobPoller, ReplicaLog, Snapshot
 from torchx.schedulers.kubernetes.metrics import read as read_metrics
-from torchx.schedulers.kubernetes.names import JOB, LABEL_APP_NAME, Object, labels_of
+from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, LABEL_APP_NAME, Object, labels_of
 from torchx.schedulers.kubernetes.overlays import NAMESPACE, pod_overlay, without_tuples
 from torchx.schedulers.kubernetes.pods import events
+from torchx.schedulers.kubernetes.pods.admission import evictions
 from torchx.schedulers.kubernetes.pods.facts import Pod, read_pods
 from torchx.schedulers.kubernetes.pods.kept_logs import KeptLog, forget
 from torchx.schedulers.kubernetes.request import KubernetesJob
@@ -199,7 +200,8 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         if any(map(answers.is_sweep, found.owners)):
             self._found[app_id] = JobObjects(found.kind, found.owners, version=found.version)
             return sweeps.describe(app_id, found.owners[0], pods)
-        facts = self._facts(api, app_id, last, pods, why=why)
+        queued = events.queued_as(api, split_id(app_id)[0], last) if why else []
+        facts = self._facts(api, app_id, last, pods, why=why, queued=queued)
         names = dict(enumerate(role.name for role in facts.roles))
         by_replica = {(names.get(pod.role_index, ""), pod.facts.replica): pod for pod in pods}
         look = EvidenceReader(api, split_id(app_id)[0], by_replica)
@@ -208,7 +210,8 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
                 fresh = self._find(app_id, [JOB])
                 return self._answer(api, app_id, fresh) if fresh is not None else None
             facts = facts if attempt is None else replace(facts, attempts=[*facts.attempts, attempt])
-        answer = describe(facts, look)
+        attempts = sorted([*evictions(queued or ()), *facts.attempts], key=lambda attempt: attempt.ended)
+        answer = describe(replace(facts, attempts=attempts), look)
         if is_terminal(answer.state):
             self._found.pop(app_id, None)
         else:
@@ -219,10 +222,24 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         return answer
 
     @staticmethod
-    def _facts(api: KubeApi, app_id: str, found: JobObjects, pods: Sequence[Pod], *, why: bool = True) -> JobFacts:
-        """Facts of a job; with ``why``, events and queues are queried for why pods are missing or do not start."""
+    def _facts(
+        api: KubeApi,
+        app_id: str,
+        found: JobObjects,
+        pods: Sequence[Pod],
+        *,
+        why: bool = True,
+        queued: _Objects | None = None,
+    ) -> JobFacts:
+        """Facts of a job; with ``why``, events are queried for why pods are missing or do not start.
+
+        ``queued`` are its Workloads of Kueue.
+        """
         namespace, _ = split_id(app_id)
-        missing = events.why_pods_are_missing(api, namespace, found) if why and answers.lacks_pods(found) else ""
+        lacks = why and answers.lacks_pods(found)
+        missing = events.why_pods_are_missing(api, namespace, found, queued) if lacks else ""
+        if why and not pods and found.kind in (JOBSET, KUBEFLOW) and answers.has_failed(found):
+            missing = events.why_jobs_failed(api, namespace, found)
         starting = next((p for p in pods if why and p.starting and time.time() - p.facts.started > _PATIENCE_S), None)
         if starting is not None:
             item = next(item for item in found.pods if item["metadata"]["name"] == starting.name)
@@ -230,7 +247,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
                 facts = replace(starting.facts, reason=f"{starting.facts.reason}: {reason}")
                 pods = [replace(pod, facts=facts) if pod is starting else pod for pod in pods]
         ended = functools.partial(events.how_it_ended, api, namespace)
-        return answers.facts_of(app_id, found, pods, missing=missing, ended=ended)
+        return answers.facts_of(app_id, found, pods, missing=missing, begun=bool(evictions(queued or ())), ended=ended)
 
     def _state(self, api: KubeApi, app_id: str, found: JobObjects) -> AppState:
         """Return the state of a job as in :meth:`describe`, without querying reasons."""

@@ -10,7 +10,7 @@ import json
 import re
 import time
 from _thread import allocate_lock
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -34,6 +34,8 @@ PLURALS = {
     "VolcanoJob": ("apis/batch.volcano.sh/v1alpha1", "jobs"),
     "PyTorchJob": ("apis/kubeflow.org/v1", "pytorchjobs"),
     "TrainJob": ("apis/trainer.kubeflow.org/v1alpha1", "trainjobs"),
+    "TrainingRuntime": ("apis/trainer.kubeflow.org/v1alpha1", "trainingruntimes"),
+    "ClusterTrainingRuntime": ("apis/trainer.kubeflow.org/v1alpha1", "clustertrainingruntimes"),
     "RayJob": ("apis/ray.io/v1", "rayjobs"),
     "RayCluster": ("apis/ray.io/v1", "rayclusters"),
     "PodGroup": ("apis/scheduling.volcano.sh/v1beta1", "podgroups"),
@@ -42,10 +44,13 @@ PLURALS = {
     "Command": ("apis/bus.volcano.sh/v1alpha1", "commands"),
     "AppWrapper": ("apis/workload.codeflare.dev/v1beta2", "appwrappers"),
     "AppWrapperV1Beta1": ("apis/mcad.ibm.com/v1beta1", "appwrappers"),
-    "Workload": ("apis/kueue.x-k8s.io/v1beta1", "workloads"),
-    "WorkloadV1Beta2": ("apis/kueue.x-k8s.io/v1beta2", "workloads"),
+    "Workload": ("apis/kueue.x-k8s.io/v1beta2", "workloads"),
+    "WorkloadV1Beta1": ("apis/kueue.x-k8s.io/v1beta1", "workloads"),
 }
 """Our name of a kind -> its base path and plural in the API."""
+
+WORKLOADS = ("Workload", "WorkloadV1Beta1")
+"""Kueue's kinds of a job in a queue, newest first."""
 
 PAGE = 500
 """Objects in one page of a list; kubectl uses the same limit."""
@@ -124,6 +129,7 @@ class KubeApi:
         self.sleep = sleep
         self._warned: set[str] = set()
         self._answered: set[tuple[str, str]] = set()
+        self._served: dict[Sequence[str], str] = {}
 
     @property
     def client(self) -> Any:
@@ -219,6 +225,22 @@ class KubeApi:
             if not metadata.get("continue"):
                 return found, str(metadata.get("resourceVersion") or "")
             asked["continue"] = metadata["continue"]
+
+    def of_any(self, kinds: Sequence[str], ask: Callable[[str], _T]) -> _T:
+        """Return the result of ``ask`` for the first kind that the cluster has, which is remembered;
+        NotFoundError if it has none.
+        """
+        *others, last = [self._served[kinds]] if kinds in self._served else kinds
+        for kind in others:
+            try:
+                found = ask(kind)
+            except NotFoundError:
+                continue
+            self._served[kinds] = kind
+            return found
+        found = ask(last)
+        self._served[kinds] = last
+        return found
 
     def groups(self) -> set[str]:
         """Return the APIs of the cluster, such as ``jobset.x-k8s.io/v1alpha2``; empty if we may not list them."""

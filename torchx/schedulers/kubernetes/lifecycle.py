@@ -138,7 +138,7 @@ def _leave_queue(api: KubeApi, item: Object) -> bool:
         if found:
             break
     for workload in found:
-        kind = "Workload" if str(workload.get("apiVersion", "")).endswith("v1beta1") else "WorkloadV1Beta2"
+        kind = "WorkloadV1Beta1" if str(workload.get("apiVersion", "")).endswith("v1beta1") else "Workload"
         api.patch(path_of(kind, namespace, workload["metadata"]["name"]), {"spec": {"active": False}})
     return bool(found)
 

@@ -24,7 +24,7 @@ _OF_KIND = {
     names.JOB: {"Job": _OWNER, "Service": "create get list patch delete"},
     names.JOBSET: {"JobSet": _OWNER},
     names.VOLCANO: {"VolcanoJob": _OWNER, "Command": "create get", "PodGroup": "get"},
-    names.KUBEFLOW: {"TrainJob": _OWNER},
+    names.KUBEFLOW: {"TrainJob": _OWNER, "TrainingRuntime": "get"},
     names.PYTORCH: {"PyTorchJob": _OWNER},
     # its webhook asks whether the user may create what it wraps
     names.APPWRAPPER: {"AppWrapper": _OWNER, "Pod": "create list", "Service": "create"},

@@ -7,9 +7,10 @@ https://www.kubeflow.org/docs/components/trainer/
 
 from __future__ import annotations
 
-from torchx.errors import BackendError, SpecError
+from torchx.errors import BackendError, NotFoundError, SpecError
 from torchx.schedulers.kubernetes import request
-from torchx.schedulers.kubernetes.client import KubeApi
+from torchx.schedulers.kubernetes.api.errors import unless_forbidden
+from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.names import MAIN_CONTAINER, NODE, Object
 from torchx.schedulers.kubernetes.pods.specs import JobRules
 from torchx.specs.api import AppDef, Role
@@ -21,6 +22,8 @@ _MANAGER = "torchx.pytorch.org/launcher"
 _NAMESPACED = "TrainingRuntime/"
 _OVERRIDES = "podTemplateOverrides"
 _PATCHES = "runtimePatches"
+_BACKOFF = 6
+"""The default of a Job's ``backoffLimit``."""
 
 # Fields that a TrainJob may set, and fields that Trainer and its runtimes set.
 _POD = {
@@ -109,6 +112,26 @@ def fitted(api: KubeApi, job: Object) -> Object:
     if "activeDeadlineSeconds" in job["spec"] and "activeDeadlineSeconds" not in kept:
         raise BackendError("the cluster's Kubeflow Trainer does not support time limits; this needs 2.2", hint=_HINT)
     return job
+
+
+def restarts(api: KubeApi, job: Object) -> str:
+    """Return how the runtime of a TrainJob restarts failed pods, as a sentence without full stop; empty if it does not,
+    or we may not read it.
+    """
+    kind, name = (str(job["spec"]["runtimeRef"][key]) for key in ("kind", "name"))
+    namespace = job["metadata"]["namespace"] if kind == "TrainingRuntime" else None
+    try:
+        runtime = unless_forbidden(lambda: api.get(path_of(kind, namespace, name)), None)
+    except NotFoundError:  # the server has the last word
+        return ""
+    spec = (((runtime or {}).get("spec") or {}).get("template") or {}).get("spec") or {}
+    inner = [job.get("template", {}).get("spec", {}) for job in spec.get("replicatedJobs") or () if job["name"] == NODE]
+    ways = {
+        "each failed pod": max((int(one.get("backoffLimit", _BACKOFF)) for one in inner), default=0),
+        "all pods after a failure": int((spec.get("failurePolicy") or {}).get("maxRestarts") or 0),
+    }
+    said = [f"{what} up to {count} time{'s' * (count > 1)}" for what, count in ways.items() if count]
+    return f"the runtime `{name}` restarts {', and '.join(said)}" if said else ""
 
 
 def _for_2_1(job: Object) -> Object:

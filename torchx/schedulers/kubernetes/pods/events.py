@@ -7,16 +7,19 @@ from collections.abc import Iterator
 from torchx.errors import NotFoundError
 from torchx.schedulers.kubernetes.answers import JobObjects
 from torchx.schedulers.kubernetes.api.errors import unless_forbidden
-from torchx.schedulers.kubernetes.client import KubeApi, path_of
+from torchx.schedulers.kubernetes.client import WORKLOADS, KubeApi, path_of
 from torchx.schedulers.kubernetes.names import JOBSET, KUBEFLOW, LABEL_QUEUE, VOLCANO, Object, labels_of
 from torchx.schedulers.kubernetes.pods.admission import why_it_waits
-from torchx.schedulers.kubernetes.reasons import NO_PODS, NO_START, TAKEN_AWAY, WHY_FAILED
+from torchx.schedulers.kubernetes.reasons import NO_PODS, NO_START, TAKEN_AWAY, WHY_FAILED, why_failed
 from torchx.specs.api import AppState
 
+_UNSCHEDULABLE = "Unschedulable"
+"""Condition of a pod group of Volcano, and reason of its events."""
 
-def why_pods_are_missing(api: KubeApi, namespace: str, found: JobObjects) -> str:
-    """Why a job lacks pods, from its queue or from events; empty if unknown."""
-    return unless_forbidden(lambda: next(filter(None, _reasons(api, namespace, found)), ""), "")
+
+def why_pods_are_missing(api: KubeApi, namespace: str, found: JobObjects, queued: list[Object] | None) -> str:
+    """Why a job lacks pods, from its queue or from events; empty if unknown. ``queued``: see :func:`queued_as`."""
+    return unless_forbidden(lambda: next(filter(None, _reasons(api, namespace, found, queued)), ""), "")
 
 
 def why_it_does_not_start(api: KubeApi, namespace: str, pod: Object) -> str:
@@ -35,10 +38,21 @@ def how_it_ended(api: KubeApi, namespace: str, job: str) -> AppState | None:
     return found
 
 
-def _reasons(api: KubeApi, namespace: str, found: JobObjects) -> Iterator[str]:
-    queued = next((item for item in found.owners if queue_of(item)), None)
-    if queued is not None:
-        yield _admission(api, namespace, queued)
+def why_jobs_failed(api: KubeApi, namespace: str, found: JobObjects) -> str:
+    """Why a Job of a job failed, from its event: if its pods are gone, nothing else says so. Empty if unknown."""
+    names = tuple(f"{item['metadata']['name']}-" for item in found.owners)
+    of = f"involvedObject.kind=Job,involvedObject.namespace={namespace},type=Warning"
+    for event, name in unless_forbidden(lambda: _events(api, namespace, of), []):
+        if event.get("reason") in WHY_FAILED and name.startswith(names):
+            return why_failed(str(event["reason"]), str(event.get("message") or ""))[1]
+    return ""
+
+
+def _reasons(api: KubeApi, namespace: str, found: JobObjects, queued: list[Object] | None) -> Iterator[str]:
+    queue = next(filter(None, map(queue_of, found.owners)), "")
+    yield from (why_it_waits(workload, queue) for workload in queued or ())
+    if queue and queued is None:
+        yield f"it waits in the queue `{queue}`, and this cluster has no Kueue"
     for item in found.owners:
         metadata = item["metadata"]
         if found.kind == VOLCANO:
@@ -78,18 +92,31 @@ def _events(api: KubeApi, namespace: str, of: str) -> list[tuple[Object, str]]:
     return [(event, str((event.get("involvedObject") or {}).get("name") or "")) for event in found]
 
 
+def _messages(api: KubeApi, namespace: str, of: str) -> list[str]:
+    """Return the first lines of the messages of events, newest first."""
+    found = sorted(_events(api, namespace, of), key=lambda pair: str(pair[0].get("lastTimestamp") or ""), reverse=True)
+    return [str(event.get("message") or "").strip().partition("\n")[0] for event, _ in found]
+
+
 def _of_volcano(api: KubeApi, namespace: str, item: Object) -> str:
     """Why a Volcano job waits: https://volcano.sh/en/docs/podgroup/"""
     metadata = item["metadata"]
     if ((item.get("status") or {}).get("state") or {}).get("phase") != "Pending":
         return ""
+    name = f"{metadata['name']}-{metadata.get('uid')}"
     try:
-        group = api.get(path_of("PodGroup", namespace, f"{metadata['name']}-{metadata.get('uid')}"))
+        group = api.get(path_of("PodGroup", namespace, name))
     except NotFoundError:
         group = {}
-    for condition in (group.get("status") or {}).get("conditions") or ():
-        if condition.get("type") == "Unschedulable" and condition.get("status") == "True" and condition.get("message"):
-            return f"its pod group cannot be scheduled: {str(condition['message']).strip()}"
+    said = [
+        str(condition.get("message") or "").strip()
+        for condition in (group.get("status") or {}).get("conditions") or ()
+        if condition.get("type") == _UNSCHEDULABLE and condition.get("status") == "True"
+    ]
+    of = f"involvedObject.kind=PodGroup,involvedObject.name={name},reason={_UNSCHEDULABLE}"
+    for one in (*said, *_messages(api, namespace, of)):
+        if one:
+            return f"its pod group cannot be scheduled: {one}"
     queue = str((item.get("spec") or {}).get("queue") or "")
     try:
         if queue:  # queues are not namespaced
@@ -100,25 +127,20 @@ def _of_volcano(api: KubeApi, namespace: str, item: Object) -> str:
     return ""
 
 
-def _admission(api: KubeApi, namespace: str, item: Object) -> str:
-    """Why a job waits for Kueue."""
-    queue = queue_of(item)
+def queued_as(api: KubeApi, namespace: str, found: JobObjects) -> list[Object] | None:
+    """Return Kueue's objects for a job, if it has a queue and we may list them; None if the cluster has no Kueue."""
+    items = [item for item in found.owners if queue_of(item)]
     try:
-        for workload in workloads(api, namespace, item):
-            if said := why_it_waits(workload, queue):
-                return said
+        return unless_forbidden(lambda: workloads(api, namespace, *items), []) if items else []
     except NotFoundError:
-        return f"it waits in the queue `{queue}`, and this cluster has no Kueue"
-    return ""
+        return None
 
 
-def workloads(api: KubeApi, namespace: str, item: Object) -> list[Object]:
+def workloads(api: KubeApi, namespace: str, *items: Object) -> list[Object]:
     """Kueue's objects for a job (https://kueue.sigs.k8s.io/docs/concepts/workload/); NotFoundError without Kueue."""
-    query = {"labelSelector": f"kueue.x-k8s.io/job-uid={item['metadata'].get('uid')}"}
-    try:
-        return api.items(path_of("Workload", namespace), query)
-    except NotFoundError:
-        return api.items(path_of("WorkloadV1Beta2", namespace), query)
+    uids = ",".join(str(item["metadata"].get("uid")) for item in items)
+    query = {"labelSelector": f"kueue.x-k8s.io/job-uid in ({uids})"}
+    return api.of_any(WORKLOADS, lambda kind: api.items(path_of(kind, namespace), query))
 
 
 def queue_of(item: Object) -> str:

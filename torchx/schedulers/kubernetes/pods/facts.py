@@ -16,6 +16,7 @@ from torchx.schedulers.kit.failures.reader import Evidence, read_failure, signal
 from torchx.schedulers.kubernetes import names, reasons
 from torchx.schedulers.kubernetes.names import Object
 from torchx.specs.api import AppState
+from torchx.specs.failures import Failure
 from torchx.util.records import dataclass, replace
 
 _CUT = 2000
@@ -70,11 +71,11 @@ class Pod:
         whole = len(self.left.encode()) < _CUT or "Traceback (most recent call last)" in read.traceback
         return bool(read.message) and whole
 
-    def why(self) -> str:
+    def failure(self) -> Failure:
         """Why it failed, without the name of the replica."""
         facts = self.facts
-        read = read_failure(self.evidence(), exit_code=facts.exit_code, signal=facts.signal)
-        return (replace(read, message=facts.reason) if facts.reason else read).summary()
+        read = read_failure(self.evidence(), exit_code=facts.exit_code, signal=facts.signal, ended=facts.ended)
+        return replace(read, message=facts.reason, kind=facts.kind) if facts.reason else read
 
 
 def read_pods(items: Iterable[Object]) -> list[Pod]:
@@ -85,8 +86,10 @@ def read_pods(items: Iterable[Object]) -> list[Pod]:
     found = []
     for pods in by_replica(items):
         *older, newest = pods
-        before = older[-1].why() if older and older[-1].facts.state is AppState.FAILED else newest.facts.before
-        facts = replace(newest.facts, before=before)
+        facts = newest.facts
+        if older and older[-1].facts.state is AppState.FAILED:
+            earlier = older[-1].failure()
+            facts = replace(facts, before=earlier.summary(), earlier=earlier)
         failures, restarts = sum(pod.failures for pod in pods), sum(pod.restarts for pod in pods)
         found.append(replace(newest, facts=facts, failures=failures, restarts=restarts + len(older)))
     return found
@@ -145,15 +148,14 @@ def _active(pod: Pod, item: Object) -> Pod:
         why = _taken_away(item) or why
     elif not why and pod.facts.host and not _list(status, "containerStatuses"):
         why = f"it waits for its node `{pod.facts.host}` to start it"
-    if not why:
-        return pod
-    before = ""
     last = _dict(_dict(main_container(_list(status, "containerStatuses")), "lastState"), "terminated")
-    if stuck and last:  # its container is restarted repeatedly
-        before = _ended_by(pod, status, last).why()
+    earlier = _ended_by(pod, status, last).failure() if last.get("exitCode") else None
+    if not why and earlier is None:
+        return pod
+    before = earlier.summary() if earlier is not None and stuck else ""  # its container is restarted repeatedly
     return replace(
         pod,
-        facts=replace(pod.facts, reason=why, stuck=stuck, before=before),
+        facts=replace(pod.facts, reason=why, stuck=stuck, before=before, earlier=earlier),
         starting=f"({reasons.CREATING})" in why and not stuck,
     )
 
