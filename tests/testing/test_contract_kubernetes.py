@@ -50,7 +50,7 @@ class TestVolcano(TestKubernetes):
         return JOB_STATE
 
     def map_state(self, raw: str) -> AppState:
-        from torchx.schedulers.kubernetes.answers import read_owner
+        from torchx.schedulers.kubernetes.owners import read_owner
 
         return read_owner("volcano", {"status": {"state": {"phase": raw}}}).state
 

@@ -8,10 +8,10 @@ from typing import Any
 from torchx.compat.kubernetes import to_model
 from torchx.schedulers.kit.names import DNS_LABEL
 from torchx.schedulers.kubernetes import request
-from torchx.schedulers.kubernetes.answers import appwrapper_state
 from torchx.schedulers.kubernetes.kinds import appwrapper, kinds
 from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID, LABEL_ROLE_NAME, Object
 from torchx.schedulers.kubernetes.options import KubernetesOpts
+from torchx.schedulers.kubernetes.owners import appwrapper_state
 from torchx.schedulers.kubernetes.pods import specs
 from torchx.schedulers.kubernetes.reasons import APPWRAPPER_STATES
 from torchx.specs.api import AppDef, AppState, ReplicaState, RetryPolicy, Role

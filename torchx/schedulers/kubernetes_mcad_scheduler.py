@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torchx.schedulers.kit.findings import Check
+from torchx.schedulers.kit.findings import Check, probe_app
 from torchx.schedulers.kubernetes import doctor, request
 from torchx.schedulers.kubernetes.api.rights import needed, role_manifest
 from torchx.schedulers.kubernetes.base import KubeScheduler
@@ -95,7 +95,9 @@ class KubernetesMCADScheduler(KubeScheduler):
         api = doctor.HastyApi(self._given_client, context=opts.context)
         if job is not None:
             return doctor.of_job(api, opts.namespace, job, lambda: [job.request.resource])
-        return doctor.of_cluster(api, opts.namespace, kind, lambda: _rights(opts), {})
+        probe = self.submit_dryrun(probe_app("probe"), cfg).request.resource
+        small = doctor.of_small_job(api, lambda: [probe])
+        return [*doctor.of_cluster(api, opts.namespace, kind, lambda: _rights(opts), {}), small]
 
     def rights(self, cfg: Mapping[str, CfgVal]) -> str:
         """Return a Role for AppWrappers of the version in ``cfg``."""

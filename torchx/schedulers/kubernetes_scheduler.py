@@ -15,17 +15,18 @@ plain Jobs, failed pods are replaced one by one, whatever the retry policy.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torchx.errors import BackendError, SpecError, Unsent
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.kit.export import Export, bases_of
-from torchx.schedulers.kit.findings import Check
+from torchx.schedulers.kit.findings import Check, once, probe_app
 from torchx.schedulers.kit.foreign import ForeignJobs
 from torchx.schedulers.kit.nodes import Pool, pools_of
 from torchx.schedulers.kit.tasks import as_replicas
-from torchx.schedulers.kubernetes import answers, doctor, job_retries, names, request, sweeps
+from torchx.schedulers.kubernetes import doctor, job_retries, names, request, sweeps
 from torchx.schedulers.kubernetes.api.rights import needed, role_manifest
 from torchx.schedulers.kubernetes.base import CAPABILITIES, KubeScheduler
 from torchx.schedulers.kubernetes.client import KubeApi
@@ -34,6 +35,7 @@ from torchx.schedulers.kubernetes.foreign import ForeignKubeJobs
 from torchx.schedulers.kubernetes.kinds import kinds, trainjob
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, VOLCANO
 from torchx.schedulers.kubernetes.options import KubernetesOpts
+from torchx.schedulers.kubernetes.owners import is_sweep
 from torchx.schedulers.kubernetes.pods.facts import read_pods
 from torchx.schedulers.kubernetes.pods.specs import NEWEST
 from torchx.schedulers.kubernetes.request import KubernetesJob
@@ -65,6 +67,7 @@ reexports(
 __all__ = ["KubernetesJob", "KubernetesOpts", "KubernetesScheduler", "Opts", "create_scheduler"]
 
 Opts = KubernetesOpts
+_Decision = tuple[str, tuple[int, int]]
 
 
 class KubernetesScheduler(KubeScheduler):
@@ -164,12 +167,20 @@ class KubernetesScheduler(KubeScheduler):
             objects = self._objects(api, dryrun_info)
         return self._make(api, dryrun_info, objects)
 
-    def _objects(self, api: KubeApi, dryrun_info: AppDryRunInfo[KubernetesJob]) -> list[dict[str, Any]]:
-        """Return the objects of a job on this cluster; BackendError if it does not support the job."""
+    def _objects(
+        self,
+        api: KubeApi,
+        dryrun_info: AppDryRunInfo[KubernetesJob],
+        decided: tuple[str, tuple[int, int]] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return the objects of a job on this cluster; BackendError if it does not support the job.
+
+        ``decided``: the result of :meth:`_decide`, if it is known.
+        """
         job, app = dryrun_info.request, dryrun_info.submission.app or dryrun_info._app
         resource = job.resource
         if app is not None and job.kind != VOLCANO:
-            kind, version = self._decide(api, job.opts, by_cause=job.by_cause)
+            kind, version = decided or self._decide(api, job.opts, by_cause=job.by_cause)
             if kind == JOB and job.opts.local_queue and version < request.SUSPEND_SINCE:
                 raise BackendError(
                     f"Kubernetes {version[0]}.{version[1]} cannot suspend a Job until Kueue admits it; this needs 1.22"
@@ -183,6 +194,8 @@ class KubernetesScheduler(KubeScheduler):
             logger("torchx.schedulers").info(
                 "after a failure, the next torchx command that reads its state (status, wait, ...) starts the job again"
             )
+        if job.opts.claims and objects[0]["kind"] not in ("Service", "Job"):
+            kinds.check_claims(api, objects[0])
         if job.kind == KUBEFLOW:
             objects = [trainjob.fitted(api, objects[0]), *objects[1:]]
             if said := trainjob.restarts(api, objects[0]):
@@ -203,12 +216,16 @@ class KubernetesScheduler(KubeScheduler):
         if job is not None:
             return doctor.of_job(api, opts.namespace, job, lambda: self._objects(api, job))
 
+        decide = once(lambda: self._decide(api, opts, by_cause=False))
+        probe = self.submit_dryrun(probe_app("probe"), cfg)
+
         def rights() -> dict[str, str]:
-            kind, _ = self._decide(api, opts, by_cause=False)
-            return needed(kind, queued=bool(opts.local_queue), inline=opts.is_inline())
+            return needed(decide()[0], queued=bool(opts.local_queue), inline=opts.is_inline())
 
         queues = {"localqueues": opts.local_queue or "", "queues": opts.queue or ""}
-        return doctor.of_cluster(api, opts.namespace, opts.kind, rights, queues)
+        objects = functools.partial(self._objects, api, probe)
+        small = doctor.of_small_job(api, lambda: objects(decide()))
+        return [*doctor.of_cluster(api, opts.namespace, opts.kind, rights, queues), small]
 
     # -- sweeps ----------------------------------------------------------------------------------
 
@@ -226,7 +243,7 @@ class KubernetesScheduler(KubeScheduler):
 
     def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> list[DescribeAppResponse] | None:
         found = self._find(app_id, [JOB])
-        if found is None or not any(map(answers.is_sweep, found.owners)):
+        if found is None or not any(map(is_sweep, found.owners)):
             return None
         return sweeps.describe_some(self._api_of(app_id), app_id, found.owners[0], read_pods(found.pods), numbers)
 
@@ -246,7 +263,7 @@ class KubernetesScheduler(KubeScheduler):
         return role_manifest(opts.expected_kind(), opts.namespace, queued=queued, inline=opts.is_inline())
 
     @staticmethod
-    def _decide(api: KubeApi, opts: KubernetesOpts, *, by_cause: bool) -> tuple[str, tuple[int, int]]:
+    def _decide(api: KubeApi, opts: KubernetesOpts, *, by_cause: bool) -> _Decision:
         """Return the kind to create, and the cluster's version. Only plain Jobs support retries by cause."""
         kind = JOB if by_cause and opts.kind == AUTO else opts.kind
         if kind == AUTO:

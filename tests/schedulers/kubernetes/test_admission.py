@@ -125,7 +125,7 @@ def test_a_preempted_job_in_status_and_list() -> None:
     app = AppDef("job", [Role("w", "img", entrypoint="true", resource=Resource(1, 0, 64))])
     app_id = scheduler.submit(app, {"kind": "job", "local_queue": "q"})
     (job,) = cluster.of("jobs")
-    work = {"metadata": {"name": "w", "labels": {"kueue.x-k8s.io/job-uid": job["metadata"]["uid"]}}}
+    work: dict[str, Any] = {"metadata": {"name": "w", "labels": {"kueue.x-k8s.io/job-uid": job["metadata"]["uid"]}}}
     cluster.objects["apis/kueue.x-k8s.io/v1beta1/workloads", "default", "w"] = work
 
     def look() -> tuple[AppState, str, list[str], AppState]:

@@ -82,8 +82,25 @@ def verdicts(found: dict[str, Finding]) -> dict[str, str]:
 def test_a_cluster_that_works(cluster: Cluster) -> None:
     """All findings are good, and no object is created."""
     before = dict(cluster.objects)
-    assert verdicts(system(cluster)) == dict.fromkeys(["cluster", "namespace `default`", "kind", "rights"], GOOD)
+    assert verdicts(system(cluster)) == dict.fromkeys(
+        ["cluster", "namespace `default`", "kind", "rights", "small job"], GOOD
+    )
     assert cluster.objects == before
+
+
+def test_a_small_job_is_tried(cluster: Cluster) -> None:
+    """As a dry run, on a cluster and in its namespace alone; what other checks say is not said twice."""
+    refused = refusal(403, "Forbidden", 'pods "x" is forbidden: violates PodSecurity "restricted:latest"')
+    cluster.away = lambda method, path: refused if method == "POST" and path.endswith("/jobs") else None
+    found = system(cluster, kind="job")["small job"]
+    assert (found.verdict, "violates PodSecurity" in found.said) == (BAD, True)
+    cluster.away = lambda method, path: None
+    assert "small job" not in system(cluster, kind="jobset")
+    posts = [(path, query) for method, path, query in cluster.calls if method == "POST" and "reviews" not in path]
+    assert posts and all(query == {"dryRun": "All"} for _, query in posts)
+    scheduler = create_mcad("me", client=Cluster(groups=["workload.codeflare.dev/v1beta2"]))
+    checks = scheduler.diagnose({"namespace": "default"})
+    assert {f.what: f.verdict for check in checks for f in check.findings()}["small job"] == GOOD
 
 
 def test_a_job_that_fits(cluster: Cluster) -> None:
@@ -121,12 +138,13 @@ def test_options_for_which_there_is_nothing(cluster: Cluster, cfg: dict[str, str
     assert fix in found.fix
 
 
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
 @pytest.mark.parametrize("there", [True, False])
-def test_a_queue_of_kueue(cluster: Cluster, there: bool) -> None:
-    """A missing queue is bad; one that accepts no jobs now, or of another version of Kueue, is a doubt."""
-    queue = "apis/kueue.x-k8s.io/v1beta1/localqueues"
+def test_a_queue_of_kueue(cluster: Cluster, there: bool, version: str) -> None:
+    """A missing queue is bad; one that accepts no jobs now, or a cluster without Kueue, is a doubt."""
+    queue = f"apis/kueue.x-k8s.io/{version}/localqueues"
     assert system(cluster, local_queue="team")["queue `team`"].verdict == UNKNOWN
-    cluster.groups.add("kueue.x-k8s.io/v1beta1")
+    cluster.groups.add(f"kueue.x-k8s.io/{version}")
     assert system(cluster, local_queue="team")["queue `team`"].verdict == BAD
     inactive = {"status": {"conditions": [{"type": "Active", "status": "False", "message": "stopped"}]}}
     put(cluster, queue, "default", "team", {} if there else inactive)

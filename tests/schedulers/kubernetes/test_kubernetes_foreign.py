@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.schedulers.kubernetes.fake_cluster import Cluster, Response
+from tests.schedulers.kubernetes.fake_cluster import Cluster, Response, refusal
 from torchx.cli.cmd_delete import _delete
-from torchx.errors import NotSupportedError
+from torchx.errors import HandleError, NotSupportedError
 from torchx.runner import Runner
 from torchx.schedulers.kit.logs import LogQuery
+from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes_scheduler import KubernetesScheduler
 from torchx.specs import AppState, UnknownAppException
 
@@ -151,13 +154,48 @@ def test_what_its_pods_use(cluster: Cluster, jobs) -> None:
 
 def test_names(cluster: Cluster, jobs) -> None:
     """Other names cause no calls; a job of torchx is found by its own id."""
-    for reference in ("train", "team/deployment/x", "a/b/job/x", "4711", "job/"):
+    for reference in ("team/deployment/x", "a/b/job/x", "4711", "job/", "Not_A_Name"):
         assert jobs.find(reference) is None
     assert cluster.calls == []
     assert jobs.find("team/job/nobody") is None
     ours = {"app.kubernetes.io/managed-by": "torchx.pytorch.org", "app.kubernetes.io/instance": "train-x1"}
     put(cluster, "Job", "train-x1-w", labels=ours)
     assert (jobs.find("team/job/train-x1-w").app_id, jobs.find("team/job/train-x1-w").ours) == ("team:train-x1", True)
+
+
+@pytest.mark.parametrize(
+    "reference", ["train", "job/train", "job.batch/train", "jobs.batch/train", "team/train", "team/job/train", "train-a", "pod/train-a"]
+)  # fmt: skip
+@pytest.mark.parametrize("rights", [True, False], ids=["cluster", "namespace"])
+def test_any_name_of_a_job(cluster: Cluster, jobs, monkeypatch, reference: str, rights: bool) -> None:
+    """As kubectl prints it or a user remembers it: without kind, without namespace, that of a pod."""
+    put(cluster, "Job", "train")
+    pod(cluster, "train-a", "Job/train", RUNS, labels={"job-name": "train"})
+    if not rights:  # only in the namespace of kubeconfig
+        monkeypatch.setattr(KubeApi, "namespace", lambda _: "team")
+        everywhere = re.compile(r"/(api/v1|apis/[^/]+/[^/]+)/[a-z]+$")
+        cluster.away = lambda _, path: refusal(403, "Forbidden", "no") if everywhere.match(path) else None
+    assert jobs.find(reference).app_id == "team:job:train"
+
+
+def test_a_name_in_two_namespaces(cluster: Cluster, jobs) -> None:
+    """That of kubeconfig comes first; otherwise the error names all."""
+    for space in ("a", "b"):
+        put(cluster, "Job", "train")
+        item = cluster.objects.pop(("apis/batch/v1/jobs", "team", "train"))
+        cluster.objects["apis/batch/v1/jobs", space, "train"] = {
+            **item,
+            "metadata": {**item["metadata"], "namespace": space},
+        }
+    with pytest.raises(HandleError, match="any of `k8s://a/job/train`, `k8s://b/job/train`"):
+        jobs.find("train")
+    put(cluster, "Job", "train")
+    item = cluster.objects.pop(("apis/batch/v1/jobs", "team", "train"))
+    cluster.objects["apis/batch/v1/jobs", "default", "train"] = {
+        **item,
+        "metadata": {**item["metadata"], "namespace": "default"},
+    }
+    assert jobs.find("train").app_id == "default:job:train"
 
 
 def test_nothing_is_done_to_it(cluster: Cluster, jobs) -> None:

@@ -479,6 +479,18 @@ def test_list_shows_ours_in_every_namespace():
     assert [job.app_id for job in only] == [second]
 
 
+def test_suspended_jobs_are_listed_without_their_pods():
+    """Their owners alone have the state: the number of calls does not depend on how many wait."""
+    cluster = Cluster()
+    scheduler, _ = submit(cluster, kind="job", local_queue="lq")
+    for _ in range(120):
+        submit(cluster, kind="job", local_queue="lq")
+    cluster.calls.clear()
+    assert {job.state for job in scheduler.list({"namespace": "default"})} == {AppState.PENDING}
+    asked = [query for _, path, query in cluster.calls if path.endswith("/pods")]
+    assert [query.get("fieldSelector") for query in asked] == ["status.phase=Running"]
+
+
 # -- logs ------------------------------------------------------------------------------------------
 
 

@@ -96,6 +96,12 @@ def test_one_job_whatever_the_number_of_tasks(cluster: Cluster, scheduler: Kuber
     assert len(cluster.objects) == 3
 
 
+def test_the_version_is_asked_once(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
+    """By the check and the submission together."""
+    submit(scheduler, ["a", "b"], "{v}")
+    assert [path for _, path, _ in cluster.calls].count("/version") == 1
+
+
 def test_values_arrive(cluster: Cluster, scheduler: KubernetesScheduler, tmp_path: Path) -> None:
     """They are passed unchanged in arguments and variables, together with macros and the task's number."""
     app_id = submit(
@@ -271,6 +277,7 @@ def test_what_is_left_to_single_jobs(cluster: Cluster, scheduler: KubernetesSche
     with pytest.raises(NotSupportedError, match=r"1\.28 ends a Job at its first failure"):
         submit(scheduler, ["a"], "{v}")
     cluster.version = (1, 29)
+    scheduler = create_scheduler("me", client=cluster)  # the other one remembers the version
     with pytest.raises(NotSupportedError, match="kind=jobset"):
         submit(scheduler, ["a"], "{v}", cfg={"kind": "jobset"})
     with pytest.raises(NotSupportedError, match="2 replicas"):

@@ -8,20 +8,18 @@ from typing import Any
 import pytest
 
 from torchx.schedulers.kubernetes import names
-from torchx.schedulers.kubernetes.answers import (
+from torchx.schedulers.kubernetes.answers import definition, facts_of, lacks_pods
+from torchx.schedulers.kubernetes.names import APPWRAPPER, JOB, JOBSET, KUBEFLOW, OLD_APPWRAPPER, PYTORCH, VOLCANO
+from torchx.schedulers.kubernetes.owners import (
     JobObjects,
     Owner,
     appwrapper_state,
-    definition,
-    facts_of,
     is_elastic,
     is_suspended,
     is_sweep,
-    lacks_pods,
     number_of,
     read_owner,
 )
-from torchx.schedulers.kubernetes.names import APPWRAPPER, JOB, JOBSET, KUBEFLOW, OLD_APPWRAPPER, PYTORCH, VOLCANO
 from torchx.schedulers.kubernetes.pods.facts import unix_time
 from torchx.schedulers.kubernetes.reasons import ended, why_failed
 from torchx.specs import AppDef, AppState, Role

@@ -167,3 +167,25 @@ def test_a_deadline_is_the_cause_whatever_the_job_is_made_of():
         assert parse_failure(found.structured_error_msg).kind == "timeout"
     (rule,) = items[0]["spec"]["failurePolicy"]["rules"]
     assert (rule["action"], rule["onJobFailureReasons"]) == ("FailJobSet", ["DeadlineExceeded"])
+
+
+@pytest.mark.parametrize("knows", [True, False])
+def test_claims_that_the_definition_of_a_kind_lacks(knows: bool) -> None:
+    """They are refused, because the server would drop them; nothing is created."""
+
+    class Operated(Cluster):
+        def _create(self, base: str, namespace: str, item: Any, query: Any) -> Any:
+            if base.endswith("/jobsets") and not knows:
+                item["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"].pop("resourceClaims")
+            return super()._create(base, namespace, item, query)
+
+    cluster: Any = Operated(groups=["jobset.x-k8s.io/v1alpha2"])
+    scheduler = create_scheduler("me", client=cluster)
+    app = AppDef("a", [Role("w", "img", entrypoint="x", resource=Resource(1, 0, 64))])
+    if knows:
+        scheduler.submit(app, {"claims": {"gpu": "two-gpus"}})
+        assert len(cluster.of("jobsets")) == 1
+        return
+    with pytest.raises(BackendError, match="definition of JobSet is too old for `claims`") as e:
+        scheduler.submit(app, {"claims": {"gpu": "two-gpus"}})
+    assert ("kind=job" in e.value.hint, cluster.objects) == (True, {})

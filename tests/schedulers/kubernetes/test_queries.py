@@ -12,10 +12,10 @@ import pytest
 from tests.schedulers.kubernetes.fake_cluster import Cluster, Response, refusal
 from torchx.errors import BackendError, NotFoundError, TransientError
 from torchx.schedulers.kubernetes import lifecycle, names
-from torchx.schedulers.kubernetes.answers import JobObjects
 from torchx.schedulers.kubernetes.api import queries
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, OLD_APPWRAPPER, PYTORCH, VOLCANO
+from torchx.schedulers.kubernetes.owners import JobObjects
 
 DONE = {"conditions": [{"type": "Complete", "status": "True"}]}
 FAILED = {"conditions": [{"type": "Failed", "status": "True"}]}

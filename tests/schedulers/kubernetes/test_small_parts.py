@@ -15,11 +15,11 @@ from tests.schedulers.kubernetes.fake_cluster import Cluster, refusal
 from torchx.compat import kubernetes, kubernetes_mcad
 from torchx.errors import BackendError, ConfigError, MissingDependencyError, NotSupportedError
 from torchx.schedulers.kubernetes import names, simulate
-from torchx.schedulers.kubernetes.answers import JobObjects
 from torchx.schedulers.kubernetes.api import credentials
 from torchx.schedulers.kubernetes.client import KubeApi, group_of, kind_of, path_of
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, VOLCANO, role_label
 from torchx.schedulers.kubernetes.options import KubernetesOpts
+from torchx.schedulers.kubernetes.owners import JobObjects
 from torchx.schedulers.kubernetes.placement import check, overlay
 from torchx.schedulers.kubernetes.pods import events
 from torchx.schedulers.kubernetes.sweeps import with_values

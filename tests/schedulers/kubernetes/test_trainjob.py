@@ -313,7 +313,7 @@ def test_why_it_failed():
     assert said_of(scheduler, app_id) == (AppState.FAILED, "it ran longer than its deadline (DeadlineExceeded)")
 
 
-RESTARTED = {
+RESTARTED: dict[str, Any] = {
     "phase": "Running",
     "containerStatuses": [
         {

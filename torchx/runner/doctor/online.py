@@ -13,9 +13,9 @@ from torchx.runner.launch import static
 from torchx.runner.watching.wait import WaitTimeoutError
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.kit.abilities import BuildsWorkspaces, Diagnoses
-from torchx.schedulers.kit.findings import BAD, GOOD, LIMIT_S, UNKNOWN, WITHIN_S, Check, Finding, bad, doubt
+from torchx.schedulers.kit.findings import BAD, GOOD, LIMIT_S, UNKNOWN, WITHIN_S, Check, Finding, bad, doubt, probe_app
 from torchx.schedulers.kit.rules import broken
-from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Resource, Role, Workspace
+from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Workspace
 from torchx.specs.copies import copy_data
 
 if TYPE_CHECKING:
@@ -133,9 +133,8 @@ def probe(runner: Handles, name: str, cfg: _Cfg, image: str, within_s: float) ->
 
 def _probe(runner: Handles, name: str, cfg: _Cfg, image: str, within_s: float) -> str | Finding:
     word = f"torchx-doctor-{time.time_ns()}"
-    role = Role("probe", image, entrypoint="sh", args=["-c", f"echo {word}"], resource=Resource(1, 0, 256))
     begun = time.monotonic()
-    handle = runner.run(AppDef("torchx-doctor", [role]), name, cfg)
+    handle = runner.run(probe_app(image, word), name, cfg)
     try:
         try:
             status = runner.wait(handle, _POLL_S, within_s)

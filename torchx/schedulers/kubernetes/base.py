@@ -20,7 +20,6 @@ from torchx.schedulers.kit.secrets import revealed
 from torchx.schedulers.kit.simulations import Simulation
 from torchx.schedulers.kit.verdict import describe, role_state, state_of
 from torchx.schedulers.kubernetes import answers, inside, lifecycle, our_retries, sweeps
-from torchx.schedulers.kubernetes.answers import JobObjects
 from torchx.schedulers.kubernetes.api import queries
 from torchx.schedulers.kubernetes.api.errors import unless_forbidden
 from torchx.schedulers.kubernetes.client import KubeApi
@@ -28,6 +27,7 @@ from torchx.schedulers.kubernetes.logs import EvidenceReader, JobPoller, Replica
 from torchx.schedulers.kubernetes.metrics import read as read_metrics
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, LABEL_APP_NAME, Object, labels_of
 from torchx.schedulers.kubernetes.overlays import NAMESPACE, pod_overlay, without_tuples
+from torchx.schedulers.kubernetes.owners import JobObjects, is_sweep, number_of
 from torchx.schedulers.kubernetes.pods import events
 from torchx.schedulers.kubernetes.pods.admission import evictions
 from torchx.schedulers.kubernetes.pods.facts import Pod, read_pods
@@ -197,7 +197,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     def _answer(self, api: KubeApi, app_id: str, found: JobObjects, *, why: bool = True) -> DescribeAppResponse | None:
         last = found.newest()
         pods = read_pods(last.pods)
-        if any(map(answers.is_sweep, found.owners)):
+        if any(map(is_sweep, found.owners)):
             self._found[app_id] = JobObjects(found.kind, found.owners, version=found.version)
             return sweeps.describe(app_id, found.owners[0], pods)
         queued = events.queued_as(api, split_id(app_id)[0], last) if why else []
@@ -205,7 +205,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         names = dict(enumerate(role.name for role in facts.roles))
         by_replica = {(names.get(pod.role_index, ""), pod.facts.replica): pod for pod in pods}
         look = EvidenceReader(api, split_id(app_id)[0], by_replica)
-        if any(map(answers.number_of, last.owners)):
+        if any(map(number_of, last.owners)):
             if (attempt := our_retries.retry_failed(api, found, facts, look)) is not None and attempt.again:
                 fresh = self._find(app_id, [JOB])
                 return self._answer(api, app_id, fresh) if fresh is not None else None
@@ -251,7 +251,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
     def _state(self, api: KubeApi, app_id: str, found: JobObjects) -> AppState:
         """Return the state of a job as in :meth:`describe`, without querying reasons."""
-        if any(map(answers.is_sweep, found.owners)):
+        if any(map(is_sweep, found.owners)):
             return sweeps.table_of(found.owners[0], read_pods(found.pods)).state()
         ended = functools.partial(events.how_it_ended, api, split_id(app_id)[0])
         return state_of(answers.facts_of(app_id, found, ended=ended))
@@ -310,7 +310,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         if found is None:
             return Snapshot([], ended=True)
         ended = is_terminal(self._state(self._api_of(app_id), app_id, found))
-        if ended and any(map(answers.number_of, found.owners)):  # its next attempt may be due
+        if ended and any(map(number_of, found.owners)):  # its next attempt may be due
             answer = self.describe(app_id)
             ended = answer is None or is_terminal(answer.state)
         return Snapshot(found.pods, ended=ended)
@@ -382,7 +382,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
     def _cancel_existing(self, app_id: str) -> None:
         api, found = self._owners(app_id)
-        if found is None or not any(map(answers.number_of, found.owners)):
+        if found is None or not any(map(number_of, found.owners)):
             return lifecycle.cancel(api, found) if found is not None else None
         seen = 0
         while found is not None and len(found.owners) != seen:  # another process may be creating the next attempt

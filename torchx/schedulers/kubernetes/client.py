@@ -130,6 +130,7 @@ class KubeApi:
         self._warned: set[str] = set()
         self._answered: set[tuple[str, str]] = set()
         self._served: dict[Sequence[str], str] = {}
+        self._version: tuple[int, int] | None = None
 
     @property
     def client(self) -> Any:
@@ -272,10 +273,12 @@ class KubeApi:
         return found or "default"
 
     def version(self) -> tuple[int, int]:
-        """Major and minor version of the API server."""
-        found = self.get("/version")
-        minor = re.match(r"\d+", str(found.get("minor")))
-        return int(found.get("major") or 1), int(minor[0]) if minor else 0
+        """Major and minor version of the API server, which is asked once."""
+        if self._version is None:
+            found = self.get("/version")
+            minor = re.match(r"\d+", str(found.get("minor")))
+            self._version = int(found.get("major") or 1), int(minor[0]) if minor else 0
+        return self._version
 
     def text(self, path: str, query: Mapping[str, object] | None = None) -> str:
         """Get a response as text."""

@@ -22,6 +22,7 @@ _TRANSIENT = re.compile(
     r"exceeded quota|time(d )?out|connection refused|failed calling webhook|invalid JSON", re.IGNORECASE
 )
 _QUOTA = re.compile(r"exceeded quota: .*?requested: (\S+), used: \S+, limited: (\S+)")
+_NOT_THERE = ("there is no namespace", "the cluster has no")
 _AUTOSCALERS = {"karpenter.sh", "autoscaling.x-k8s.io", "cluster.x-k8s.io"}
 _UNSEEN = "not checked: you may not read it"
 _GRANT = "an administrator can grant it: `torchx runopts kubernetes --rbac`"
@@ -29,7 +30,7 @@ _SHOW_NODES = "`kubectl get nodes -o custom-columns=N:.metadata.name,A:.status.a
 
 _NAMED = {
     "namespaces": ("namespace", "/api/v1", "create namespace {name}`, or `-cfg namespace=NAME"),
-    "localqueues": ("queue", "/apis/kueue.x-k8s.io/v1beta1/namespaces/{space}", ""),
+    "localqueues": ("queue", "/apis/kueue.x-k8s.io/v1beta2/namespaces/{space}", ""),
     "queues": ("queue", "/apis/scheduling.volcano.sh/v1beta1", ""),
     "serviceaccounts": ("service account", "/api/v1/namespaces/{space}", "create serviceaccount {name} -n {space}"),
     "priorityclasses": ("priority class", "/apis/scheduling.k8s.io/v1", ""),
@@ -119,6 +120,8 @@ def _exists(api: KubeApi, path: str, fix: str) -> str | Finding:
         status = api.get(path).get("status") or {}
     except NotFoundError as e:
         no_kind = "could not find the requested" in str(e)  # the cluster lacks this API version
+        if no_kind and "/v1beta2/" in path:
+            return _exists(api, path.replace("/v1beta2/", "/v1beta1/"), fix)
         return doubt(str(e), fix) if no_kind else bad("does not exist", fix)
     except ApiError as e:
         if e.status != FORBIDDEN:
@@ -182,6 +185,20 @@ def _admission(api: KubeApi, objects: Callable[[], list[Object]]) -> str | Findi
             return doubt(str(e), e.hint)
         raise
     return f"the API server accepts its {len(made)} objects"
+
+
+def of_small_job(api: KubeApi, objects: Callable[[], list[Object]]) -> Check:
+    """Return the check whether the API server, with its policies and webhooks, would accept these objects."""
+
+    def ask() -> str | Finding | list[Finding]:
+        try:
+            return _admission(api, objects)
+        except BackendError as e:
+            if str(e).startswith(_NOT_THERE):  # other checks say so
+                return []
+            raise
+
+    return Check("small job", ask, certain=(BackendError,))
 
 
 def _never_fits(refusal: str) -> bool:

@@ -6,19 +6,20 @@ the labels of torchx's pods here, not in the cluster, and are then read like tho
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
-from torchx.errors import NotFoundError
+from torchx.errors import HandleError, NotFoundError
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.kit.foreign import ForeignJobs, Named
 from torchx.schedulers.kubernetes import names
-from torchx.schedulers.kubernetes.answers import JobObjects
 from torchx.schedulers.kubernetes.api.errors import unless_forbidden
 from torchx.schedulers.kubernetes.api.queries import name_of
 from torchx.schedulers.kubernetes.base import KubeScheduler
-from torchx.schedulers.kubernetes.client import KubeApi, path_of
+from torchx.schedulers.kubernetes.client import KubeApi, group_of, path_of
 from torchx.schedulers.kubernetes.logs import Snapshot
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, Object
+from torchx.schedulers.kubernetes.owners import JobObjects
 from torchx.schedulers.kubernetes.pods.facts import by_age, read_pods
 from torchx.specs.api import is_terminal
 
@@ -28,6 +29,7 @@ KINDS = {
 }
 """Kind as users write it -> key of :data:`torchx.schedulers.kubernetes.client.PLURALS`."""
 
+_NAME = re.compile(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 _READ_AS = {"JobSet": JOBSET, "TrainJob": KUBEFLOW, "PyTorchJob": PYTORCH}
 _BETWEEN = ("Job", "JobSet", "RayCluster")
 """Kinds that may own pods and be owned by a job."""
@@ -43,19 +45,24 @@ class ForeignKubeJobs(ForeignJobs, KubeScheduler):
     """A view of a scheduler for jobs that torchx did not create."""
 
     def find(self, reference: str) -> Named | None:
-        *namespace, kind, name = ["", *reference.split("/")]
-        kind = KINDS.get(kind.lower().removesuffix("s"), "")
-        if not kind or not name or len(namespace) > 2:
+        words = _words(reference)
+        if words is None:
             return None
         api = self._api_of("")
-        space = namespace[-1] or api.namespace()
-        item = _get(api, kind, space, name)
-        if item is None:
-            return None
-        kind, item = _top(api, space, kind, item)
-        if names.labels_of(item).get(names.LABEL_ORGANIZATION) == names.ORGANIZATION:
-            return Named(f"{space}:{name_of(item)}", ours=True)
-        return Named(f"{space}:{kind.lower()}:{item['metadata']['name']}")
+        namespace, kind, name = words
+        for one in [kind] if kind else _served(api):
+            found = {str(i["metadata"]["namespace"]): i for i in _called(api, one, namespace, name)}
+            own = [api.namespace()] if len(found) > 1 else []
+            space = next((space for space in own if space in found), next(iter(found), ""))
+            if len(found) > 1 and space not in own:
+                choice = ", ".join(f"`k8s://{space}/{one.lower()}/{name}`" for space in found)
+                raise HandleError(f"`{reference}` could be any of {choice}", hint="name its namespace")
+            if found:
+                kind, item = _top(api, space, one, found[space])
+                if names.labels_of(item).get(names.LABEL_ORGANIZATION) == names.ORGANIZATION:
+                    return Named(f"{space}:{name_of(item)}", ours=True)
+                return Named(f"{space}:{kind.lower()}:{item['metadata']['name']}")
+        return None
 
     def about(self, app_id: str) -> dict[str, str]:
         _, found = self._look_up(app_id)
@@ -174,6 +181,40 @@ def _get(api: KubeApi, kind: str, namespace: str, name: str) -> Object | None:
         return api.get(path_of(kind, namespace, name)) if kind and name.strip(".") else None
     except NotFoundError:  # the object or the kind
         return None
+
+
+def _words(reference: str) -> tuple[str, str, str] | None:
+    """Split a name that kubectl or a user gives a job into namespace, kind and name; empty where it says nothing.
+
+    >>> _words("team/jobs/train"), _words("job.batch/train"), _words("team/train"), _words("a/b/c"), _words("4711")
+    (('team', 'Job', 'train'), ('', 'Job', 'train'), ('team', '', 'train'), None, None)
+    """
+    *spaces, name = reference.split("/")
+    kind = KINDS.get(spaces[-1].lower().partition(".")[0].removesuffix("s"), "") if spaces else ""
+    spaces = spaces[:-1] if kind else spaces
+    if len(spaces) > 1 or not _NAME.fullmatch(name) or (not kind and name.isdigit()):
+        return None
+    return (spaces[0] if spaces else ""), kind, name
+
+
+def _served(api: KubeApi) -> list[str]:
+    """Return the kinds that the cluster has, owners before what they own."""
+    groups = {group.partition("/")[0] for group in api.groups()} | {"", "batch"}
+    return [kind for kind in reversed(KINDS.values()) if group_of(kind) in groups]
+
+
+def _called(api: KubeApi, kind: str, namespace: str, name: str) -> list[Object]:
+    """Return the objects of a kind with a name, in all namespaces, or if we may not list those, in kubeconfig's."""
+    if not namespace:
+        query = {"fieldSelector": f"metadata.name={name}"}
+        try:
+            found = unless_forbidden(lambda: api.items(path_of(kind, None), query), None)
+        except NotFoundError:  # the cluster has no such kind
+            return []
+        if found is not None:
+            return found
+    one = _get(api, kind, namespace or api.namespace(), name)
+    return [] if one is None else [one]
 
 
 def _top(api: KubeApi, namespace: str, kind: str, item: Object) -> tuple[str, Object]:

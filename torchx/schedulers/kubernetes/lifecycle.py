@@ -6,9 +6,9 @@ import time
 
 from torchx.errors import BackendError, NotFoundError, TorchXError, TransientError
 from torchx.schedulers.kubernetes import names
-from torchx.schedulers.kubernetes.answers import JobObjects, is_suspended
 from torchx.schedulers.kubernetes.client import KubeApi, kind_of, path_of, path_to
 from torchx.schedulers.kubernetes.names import JOB, OWNERS, PYTORCH, VOLCANO, Object
+from torchx.schedulers.kubernetes.owners import JobObjects, is_suspended
 from torchx.schedulers.kubernetes.pods.events import queue_of, workloads
 
 _QUEUED_S = 4

@@ -19,11 +19,11 @@ from torchx.schedulers.kit.attempts import judged
 from torchx.schedulers.kit.facts import JobFacts
 from torchx.schedulers.kit.verdict import judge, role_state
 from torchx.schedulers.kubernetes import lifecycle, names
-from torchx.schedulers.kubernetes.answers import JobObjects, number_of
 from torchx.schedulers.kubernetes.api.errors import CONFLICT, ApiError
 from torchx.schedulers.kubernetes.client import KubeApi, path_to
 from torchx.schedulers.kubernetes.job_retries import recorded
 from torchx.schedulers.kubernetes.names import JOB, MAIN_CONTAINER, Object
+from torchx.schedulers.kubernetes.owners import JobObjects, number_of
 from torchx.schedulers.kubernetes.pods.specs import ENV_RANK0_HOST
 from torchx.specs.api import AppState
 from torchx.specs.wishes import Wishes

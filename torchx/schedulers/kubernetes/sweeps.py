@@ -21,11 +21,12 @@ from torchx.schedulers.kit.tasks import (
     values_line,
 )
 from torchx.schedulers.kubernetes import names
-from torchx.schedulers.kubernetes.answers import definition, read_owner
+from torchx.schedulers.kubernetes.answers import definition
 from torchx.schedulers.kubernetes.api.errors import CONFLICT, ApiError
 from torchx.schedulers.kubernetes.client import KubeApi, path_of, path_to
 from torchx.schedulers.kubernetes.logs import EvidenceReader
 from torchx.schedulers.kubernetes.names import JOB, MAIN_CONTAINER, PER_INDEX_SINCE, Object, annotations_of
+from torchx.schedulers.kubernetes.owners import read_owner
 from torchx.schedulers.kubernetes.pods.facts import Pod
 from torchx.schedulers.kubernetes.pods.specs import literal
 from torchx.schedulers.kubernetes.request import KubernetesJob

@@ -12,6 +12,8 @@ from torchx.util.strings import size_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from torchx.specs.api import AppDef
+
     _T = TypeVar("_T")
 
 GOOD, BAD, UNKNOWN, TODO = "good", "bad", "unknown", "todo"
@@ -137,3 +139,11 @@ def disk_space(place: str, fix: str) -> Finding:
     said = f"`{place}` has room for no more files" if no_files else f"{size_text(free)} free in `{place}`"
     verdict = BAD if no_files or free < _NO_DISK else UNKNOWN if free < _LITTLE_DISK else GOOD
     return Finding(verdict, "disk", said, fix if verdict != GOOD else "")
+
+
+def probe_app(image: str, word: str = "probe") -> AppDef:
+    """Return the small job of ``torchx doctor --deep``, which prints ``word``."""
+    from torchx.specs.api import AppDef, Resource, Role
+
+    role = Role("probe", image, entrypoint="sh", args=["-c", f"echo {word}"], resource=Resource(1, 0, 256))
+    return AppDef("torchx-doctor", [role])

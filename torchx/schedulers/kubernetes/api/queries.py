@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from torchx.errors import NotFoundError, TorchXError, TransientError
-from torchx.schedulers.kubernetes.answers import JobObjects, is_sweep, read_owner
 from torchx.schedulers.kubernetes.api.errors import FORBIDDEN, ApiError, unless_forbidden
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.names import LABEL_UNIQUE_NAME, OWNERS, SELECTOR, Object, labels_of
+from torchx.schedulers.kubernetes.owners import JobObjects, is_sweep, read_owner
 from torchx.specs.api import AppState
 
 AT_ONCE = 50

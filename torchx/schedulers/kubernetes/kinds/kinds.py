@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from torchx.errors import SpecError
+from torchx.errors import BackendError, SpecError
 from torchx.schedulers.kubernetes import job_retries, names, request
+from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.kinds import trainjob
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, VOLCANO, Object
 from torchx.schedulers.kubernetes.pods.facts import main_container
@@ -28,6 +29,23 @@ def render(kind: str, app: AppDef, app_id: str, rules: JobRules) -> list[Object]
     """
     owner, *others = _RENDERERS[kind](app, app_id, rules)
     return [owner, *objects_of(rules.codes, owner["metadata"]), *others]
+
+
+def check_claims(api: KubeApi, item: Object) -> None:
+    """Raise BackendError if the cluster's definition of a kind lacks the claims of its pods, which it would drop."""
+    kept = api.create(item, dry_run=True, unknown_fields="Ignore")
+    if _claims(kept) != _claims(item):
+        raise BackendError(
+            f"the cluster's definition of {item['kind']} is too old for `claims`, and would drop them",
+            hint="use `-cfg kind=job`, or a newer release of its operator",
+        )
+
+
+def _claims(item: object) -> list[object]:
+    """Return all claims within an object."""
+    values = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+    own = item.get("resourceClaims") if isinstance(item, dict) else None
+    return [*([own] if own else []), *(one for value in values for one in _claims(value))]
 
 
 # -- plain Jobs ---------------------------------------------------------------------------------------

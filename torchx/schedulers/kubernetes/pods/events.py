@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchx.errors import NotFoundError
-from torchx.schedulers.kubernetes.answers import JobObjects
 from torchx.schedulers.kubernetes.api.errors import unless_forbidden
 from torchx.schedulers.kubernetes.client import WORKLOADS, KubeApi, path_of
 from torchx.schedulers.kubernetes.names import JOBSET, KUBEFLOW, LABEL_QUEUE, VOLCANO, Object, labels_of
+from torchx.schedulers.kubernetes.owners import JobObjects
 from torchx.schedulers.kubernetes.pods.admission import why_it_waits
 from torchx.schedulers.kubernetes.reasons import NO_PODS, NO_START, TAKEN_AWAY, WHY_FAILED, why_failed
 from torchx.specs.api import AppState
