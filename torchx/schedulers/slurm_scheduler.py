@@ -279,7 +279,7 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
         slurm = self._slurm(site)
         records = self._succeeded(site, folders)
         if left := [i for i in asked if i not in records]:
-            records.update(slurm.jobs(left))
+            records.update(slurm.jobs(left, ended=functools.partial(self._have_ended, site, folders)))
         known = self._waiting.as_before(records, folders)
         folders = {i: folder for i, folder in folders.items() if i not in known}
         jobs = files_of(site.files, {i: found for i, found in records.items() if i not in known}, folders)

@@ -15,6 +15,7 @@ import pytest
 
 from tests.backends.slurm.conftest import Job, becomes, command, ended, lines, running
 from torchx.components import utils
+from torchx.schedulers.api import NONE
 from torchx.schedulers.batch.inherit import RULES
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
@@ -86,6 +87,28 @@ def test_who_holds_it(submit: Job, scheduler: SlurmScheduler) -> None:
     command("scontrol", "requeuehold", app_id)
     becomes(lambda: "is held" in (scheduler.describe(app_id) or pytest.fail("gone")).msg, wanted=True)
     assert "expected to start" not in (scheduler.describe(app_id) or pytest.fail("gone")).msg
+
+
+def test_cancelled_by_somebody_else(submit: Job, scheduler: SlurmScheduler) -> None:
+    """It says by whom; of its owner's own cancellation nothing is said."""
+    operator = "adminlevel=Operator"
+    subprocess.run(
+        ["sacctmgr", "-i", "add", "user", "nobody", "account=acct", operator], check=False, capture_output=True
+    )
+    jobs = [submit("sleep 600"), submit("sleep 600"), submit("true", cfg={"extra": ["--hold"]})]
+    for app_id in jobs[:2]:
+        running(scheduler, app_id)
+    command("scancel", jobs[0])
+    command("setpriv", "--reuid=nobody", "--clear-groups", "scancel", *jobs[1:])
+    found = [ended(scheduler, app_id) for app_id in jobs]
+    assert {answer.state for answer in found} == {AppState.CANCELLED}
+    # accounting lags
+    becomes(lambda: said(scheduler, jobs), [NONE, *["it was cancelled by nobody"] * 2], within_s=60)
+
+
+def said(scheduler: SlurmScheduler, jobs: list[str]) -> list[str]:
+    """What is said of the jobs."""
+    return [answer.msg for answer in scheduler.describe_many(jobs).values() if answer is not None]
 
 
 def test_a_step_that_cannot_start(submit: Job, scheduler: SlurmScheduler) -> None:

@@ -14,7 +14,7 @@ from torchx.schedulers.batch import sites
 from torchx.schedulers.batch.inherit import RULES, unset
 from torchx.schedulers.slurm.options import outranking
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
-from torchx.specs.api import AppDef, Resource, Role
+from torchx.specs.api import AppDef, AppState, Resource, Role
 
 _KEPT = ("SBATCH_ACCOUNT", "SBATCH_QOS", "SLURM_CONF", "SLURM_CLUSTERS")
 
@@ -147,6 +147,24 @@ def test_accounting_that_is_out_of_reach(stand_in: Path, caplog: pytest.LogCaptu
         "Slurm's accounting cannot be queried: `sacct` failed: sacct: error: Connection refused"
     ]
     assert len((stand_in / "asked").read_text().split()) < 6
+
+
+@pytest.mark.parametrize(("noted", "limit"), [("9 end 3 over", "0.5"), ("9 retry 1", "5")])
+def test_accounting_that_hangs(
+    noted: str, limit: str, stand_in: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A job that has noted its end does not wait for what would be details; another one does, for accounting alone knows."""
+    monkeypatch.setattr("torchx.schedulers.slurm.client._DETAILS_S", 0.5)
+    scheduler = SlurmScheduler("s")
+    folder = scheduler.folders(scheduler._here).of(scheduler.submit(job(), {}))
+    assert folder is not None
+    Path(folder.file("events")).write_text(f"5 start 0 7\n6 up r/0 n1\n9 down r/0 3\n{noted}\n")
+    (stand_in / "sacct").write_text("#!/bin/sh\nexec sleep 60\n")
+    with sites.within(0):  # so that the other one takes 5 s here
+        found = scheduler.describe("7")
+    assert found is not None
+    assert found.state is (AppState.FAILED if "over" in noted else AppState.UNKNOWN)
+    assert re.findall(r"within (\S+) s", caplog.text) == [limit]
 
 
 def test_what_a_hanging_command_said(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from torchx.errors import BackendError, ParseError
+from torchx.schedulers.batch.sites import COMMAND_TIMEOUT_S
 from torchx.schedulers.kit.commands import Completed, LocalCommandRunner
 from torchx.schedulers.slurm.parse import (
     SACCT_FIELDS,
@@ -58,6 +59,7 @@ _HINTS = (
 _MAX_IDS = 500  # per command
 _ACCOUNTING_PATIENCE_S = 2.0  # short: it only adds details
 _ACCOUNTING_PAUSE_S = 30.0
+_DETAILS_S = 5.0  # `torchx list` has 10 s
 
 
 def hint_for(stderr: str) -> str:
@@ -135,9 +137,15 @@ class SlurmQueries:
         self._accounting_from = 0.0  # it is not queried before, because it did not answer
         self._seen: dict[str, JobRecord] = {}  # parsed lines of the last answer about all of the user's jobs
 
-    def jobs(self, app_ids: Sequence[str] | None, *, tasks: bool = False) -> Records:
+    def jobs(
+        self,
+        app_ids: Sequence[str] | None,
+        *,
+        tasks: bool = False,
+        ended: Callable[[list[str]], bool] = lambda _: False,
+    ) -> Records:
         """Jobs by id (None: the user's). Accounting has the state of ``COMPLETING`` ones, ``tasks`` that ended, and who
-        cancelled a job.
+        cancelled a job. It is not waited for if its answer adds only details to jobs that have all ``ended``.
         """
         records = self.squeue(app_ids)
         ending = {i for i, found in records.items() if any(r.state == "COMPLETING" for r in found)}
@@ -145,7 +153,8 @@ class SlurmQueries:
         unclear = ending | stopped
         asked = None if app_ids is None else [i for i in app_ids if tasks or i not in records or i in unclear]
         if asked is None or asked:
-            for app_id, found in self.sacct(asked).items():
+            brief = asked is not None and ended([i for i in asked if i not in records])
+            for app_id, found in self.sacct(asked, timeout_s=_DETAILS_S if brief else COMMAND_TIMEOUT_S).items():
                 by = next((r.cancelled_by for r in found), "")
                 records[app_id] = settled(records[app_id], found) if app_id in ending else records.get(app_id, found)
                 if app_id in stopped:
@@ -185,11 +194,13 @@ class SlurmQueries:
         others = [i for i in app_ids if i not in mine]  # jobs of other users, or gone
         return {**{i: mine[i] for i in app_ids if i in mine}, **self._ask(others, ask)}
 
-    def sacct(self, app_ids: Sequence[str] | None, *, steps: bool = False) -> Records:
+    def sacct(
+        self, app_ids: Sequence[str] | None, *, steps: bool = False, timeout_s: float = COMMAND_TIMEOUT_S
+    ) -> Records:
         """Jobs in accounting, optionally with their steps; empty without accounting."""
 
         def ask(ids: Sequence[str]) -> list[JobRecord]:
-            done = self._run(sacct_argv(ids, steps=steps), patience_s=_ACCOUNTING_PATIENCE_S)
+            done = self._run(sacct_argv(ids, steps=steps), patience_s=_ACCOUNTING_PATIENCE_S, timeout_s=timeout_s)
             if done.returncode and NO_ACCOUNTING.search(done.stderr):
                 self._has_accounting = False
                 return []

@@ -110,6 +110,12 @@ class ReportsItsEnd(BatchScheduler):
                 found[app_id] = [record]
         return found
 
+    def _have_ended(self, site: Site, folders: Mapping[str, JobFolder], app_ids: Sequence[str]) -> bool:
+        """Whether all of these jobs ended for good according to their own files."""
+        paths = {folders[i].file(EVENTS_FILE) for i in app_ids if i in folders}
+        texts = read_whole(site.files, paths) if len(paths) == len(app_ids) else {}
+        return sum(parse_events(text.decode("utf-8", "replace")).over for text in texts.values()) == len(app_ids)
+
     def _look(self, folder: JobFolder, replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
         from torchx.schedulers.slurm.attempts import left_in
 
