@@ -18,7 +18,9 @@ def test_the_files_work_together(torchx: Call, project: Path, monkeypatch: pytes
     outcome = torchx("init", "new/folder")
     assert outcome.out.split() == ["new/folder/train.py", "new/folder/component.py", "new/folder/.torchxconfig"]
     monkeypatch.chdir(project / "new" / "folder")
-    document = json.loads(torchx("run", "--dryrun", "--json", "-s", "slurm").out)
+    first = torchx("run", "--dryrun", "--json", "-s", "slurm")
+    assert first.err == "", "torchx announces nothing of a config file that it has written"
+    document = json.loads(first.out)
     (role,) = document["app"]["roles"]
     assert (document["app"]["name"], role["num_replicas"]) == ("train", 1)
     assert "torchrun" in role["args"][1]

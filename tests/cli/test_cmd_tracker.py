@@ -209,3 +209,9 @@ def test_the_tracker_of_the_command(runs: Path) -> None:
     from torchx.cli.cmd_tracker import CmdTracker
 
     assert dict(CmdTracker().tracker.metadata(TRAIN))["lr"] == 0.1
+
+
+def test_the_only_verb_is_proposed(torchx: Call, runs: Path) -> None:
+    """`torchx tracker metadata` lacks a word; the hint has it."""
+    outcome = torchx("tracker", "metadata")
+    assert (outcome.code, outcome.hint()) == (2, "did you mean `torchx tracker list metadata`?")

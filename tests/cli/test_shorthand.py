@@ -46,7 +46,7 @@ def script(project: Path) -> Path:
 )
 def test_programs(argv: list[str], component: str | None, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """A script runs under Python, another program in a shell, and a component's name means the component."""
-    monkeypatch.setattr("torchx.cli.shorthand._is_program", {"python", "ls"}.__contains__)
+    monkeypatch.setattr("torchx.cli.shorthand.is_on_path", {"python", "ls"}.__contains__)
     dashes = argv[0] == "--"
     assert program(argv[dashes:], dashes=dashes, here=False) == (component and (component, words))
     if argv[1:2] == ["nvidia-smi"]:

@@ -120,7 +120,12 @@ class Parser(argparse.ArgumentParser):
             return
         choices = [str(choice) for choice in action.choices]
         message = f"`{_name(action)}`: `{value}` is not one of {', '.join(choices)}"
-        raise self._usage_error(message, did_you_mean(str(value), choices))
+        only = (
+            f"did you mean `{self.prog} {choices[0]} {value}`?"
+            if len(choices) == 1 and not action.option_strings
+            else ""
+        )
+        raise self._usage_error(message, only or did_you_mean(str(value), choices))
 
 
 class ArgOnceAction(argparse.Action):

@@ -63,6 +63,10 @@ class CmdInit(SubCommand):
             return
         from importlib.util import find_spec
 
+        from torchx.config.trust import is_ours
+
+        is_ours(path)
+
         note(f"\nNext{'' if args.folder == '.' else f': cd {join([args.folder])}, then'}:\n{_NEXT}")
         if find_spec("torch") is None:
             note("\ntrain.py needs PyTorch, which this Python does not have: pip install torch")

@@ -243,6 +243,10 @@ def _split_component(args: argparse.Namespace, words: list[str]) -> tuple[str, l
     if words and not words[0].startswith("-") and not (dashes and configured):
         return words[0], words[1:]
     if configured:
+        if dashes and words and shorthand.is_on_path(words[0]) and is_tty(sys.stderr):
+            note(
+                f"`{words[0]}` is an argument of `{configured}`; to run the program: torchx run utils.sh {words[0]} ..."
+            )
         return configured, words
     check_sections(get_scheduler_factories())  # warns of a misspelled section, which may hold the component
     raise UsageError(MISSING_COMPONENT_ERROR_MSG, hint="`torchx builtins` lists components")

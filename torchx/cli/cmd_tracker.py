@@ -29,6 +29,7 @@ T = TypeVar("T")
 
 class CmdTracker(SubCommand):
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        subparser.epilog = "`torchx tracker` alone means `torchx tracker list metadata @last`."
         verbs = subparser.add_subparsers(title="what to do", metavar="list", dest="tracker_verb")
         text = "list what is in a tracker"
         kinds = verbs.add_parser("list", description=text, help=text).add_subparsers(

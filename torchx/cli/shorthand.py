@@ -65,7 +65,7 @@ def program(
             return _python(["--script", rest[0]], rest[1:], size)
     if not dashes or _is_component(first):
         return None
-    if here and not _is_program(first):
+    if here and not is_on_path(first):
         raise UsageError(
             f"there is no program or component `{first}` on this machine",
             hint="`torchx builtins` lists components; a program of another machine needs `-s`",
@@ -186,10 +186,11 @@ def _python(program: list[str], args: list[str], size: str | None) -> tuple[str,
 def _is_component(word: str) -> bool:
     from torchx.component_reader.finder import component_names
 
-    return not _is_program(word) and (":" in word or "." in word or word in component_names())
+    return not is_on_path(word) and (":" in word or "." in word or word in component_names())
 
 
-def _is_program(word: str) -> bool:
+def is_on_path(word: str) -> bool:
+    """Whether this machine has a program of that name."""
     from shutil import which
 
     return which(word) is not None

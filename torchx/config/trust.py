@@ -10,7 +10,7 @@ import os
 import re
 from contextlib import suppress
 
-from torchx.config.ini import Entry, Sections
+from torchx.config.ini import Entry, Sections, read
 from torchx.errors import ConfigError
 from torchx.settings import ENV_TRUST, make_private, torchx_home
 from torchx.util import term
@@ -48,10 +48,7 @@ def scan(path: str, sections: Sections) -> None:
     ]
     if not rows:
         return
-    import hashlib
-
-    text = repr([path, *((n, k, e.text, e.line) for n, s in sections.items() for k, e in s.items())])
-    digest = hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+    digest = _digest(path, sections)
     _found[path] = digest, rows
     with suppress(OSError):
         if not _is_marked(digest, "seen") and not os.path.samestat(os.fstat(2), os.stat(os.devnull)):
@@ -84,6 +81,20 @@ def trust(path: str) -> None:
     os.stat(path)
     if path in _found:
         _mark(_found[path][0], "trusted", path)
+
+
+def is_ours(path: str) -> None:
+    """Announce nothing of a file that torchx itself has just written."""
+    path = os.path.abspath(path)
+    with suppress(OSError):
+        _mark(_digest(path, read(path)), "seen", path)
+
+
+def _digest(path: str, sections: Sections) -> str:
+    import hashlib
+
+    text = repr([path, *((n, k, e.text, e.line) for n, s in sections.items() for k, e in s.items())])
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def _mark(digest: str, kind: str, path: str) -> None:

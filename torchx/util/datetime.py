@@ -20,16 +20,16 @@ def local_time(seconds: float) -> str:
 
 
 def ago(seconds: float, *, now: float | None = None) -> str:
-    """Format how long ago a Unix time was, as :func:`duration` does, without a second unit that says little.
+    """Format how long ago a Unix time was, in the largest unit.
 
-    >>> ago(0, now=30), ago(0, now=72), ago(0, now=5400), ago(0, now=13 * 3600 + 300), ago(0, now=86400 * 3)
-    ('30 s ago', '1 min 12 s ago', '1 h 30 min ago', '13 h ago', '3 d ago')
+    >>> ago(0, now=30), ago(0, now=72), ago(0, now=7000), ago(0, now=13 * 3600 + 300), ago(0, now=86400 * 3)
+    ('30 s ago', '1 min ago', '1 h ago', '13 h ago', '3 d ago')
     """
     past = int(max((time.time() if now is None else now) - seconds, 0))
     if not past:
         return "just now"
-    number, unit, *rest = _in_units(past)
-    return " ".join([number, unit, *(rest if len(number) == 1 else ()), "ago"])
+    number, unit, *_ = _in_units(past)
+    return f"{number} {unit} ago"
 
 
 def duration(seconds: float) -> str:

@@ -113,13 +113,13 @@ def test_what_is_known_of_a_job_that_is_gone() -> None:
         (-5, "just now"),
         (0.9, "just now"),
         (59.9, "59 s ago"),
-        (72, "1 min 12 s ago"),
+        (72, "1 min ago"),
         (120, "2 min ago"),
         (719, "11 min ago"),
-        (5400, "1 h 30 min ago"),
+        (5400, "1 h ago"),
         (7200, "2 h ago"),
-        (2 * DAY - 1, "1 d 23 h ago"),
-        (2.9 * DAY, "2 d 21 h ago"),
+        (2 * DAY - 1, "1 d ago"),
+        (2.9 * DAY, "2 d ago"),
         (31 * DAY, "31 d ago"),
     ],
 )
@@ -133,7 +133,7 @@ def test_a_scheduler_that_cannot_be_asked(state) -> None:
     """The last state, its time and the error; an end time only for a job that has ended."""
     error = BackendError("down")
     status = as_recorded(_run(state, updated_at=NOW - 150.0, ended_at=NOW - 200.0, msg="m"), error)
-    assert status.msg == f"m (last seen {state.name} 2 min 30 s ago; `memory` cannot be queried: down)"
+    assert status.msg == f"m (last seen {state.name} 2 min ago; `memory` cannot be queried: down)"
     assert (status.state, status.as_of, status.error) == (state, NOW - 150.0, error)
     assert status.ended_at == (NOW - 200.0 if state is AppState.FAILED else None)
     assert as_recorded(_run(state, updated_at=NOW), error).msg.startswith("last seen")

@@ -97,7 +97,7 @@ export const clock = (seconds) => stamp(seconds).slice(11);
 const now = () => Date.now() / 1000;
 export const at = (iso) => (iso ? Date.parse(iso) / 1000 : null);
 export function ago(seconds, s = now() - seconds) {
-  const [unit, large] = UNITS.find(([, large]) => s >= 2 * large) ?? ["s", 1];
+  const [unit, large] = UNITS.find(([, large]) => s >= large) ?? ["s", 1];
   return s < 1 ? "just now" : `${Math.floor(s / large)} ${unit} ago`;
 }
 export const took = (row) => (row.ended ? span(row.ended - row.created) : TERMINAL.has(row.state) ? "" : span(now() - row.created));
