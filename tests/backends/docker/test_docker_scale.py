@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.backends.docker.conftest import Job, at, ended, running, state_of
+from torchx.schedulers.docker.plain_http import EngineHttp
 from torchx.schedulers.docker_scheduler import DockerScheduler
 from torchx.specs.api import AppState, Resource
 
@@ -19,16 +20,21 @@ TINY = Resource(cpu=0.1, gpu=0, memMB=32)  # type: ignore[arg-type]  # a part of
 
 @pytest.fixture
 def calls(scheduler: DockerScheduler, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Any]:
-    """Counts the requests that go to the engine while the context lasts."""
+    """Counts the requests that go to the engine while the context lasts, by either of the two clients."""
     api = scheduler._docker_client.api
-    send = api.send
+    send, request = api.send, EngineHttp._request
     made: list[str] = []
 
-    def counted(request: Any, **kwargs: Any) -> Any:
-        made.append(f"{request.method} {request.url}")
-        return send(request, **kwargs)
+    def by_docker(sent: Any, **kwargs: Any) -> Any:
+        made.append(f"{sent.method} {sent.url}")
+        return send(sent, **kwargs)
 
-    monkeypatch.setattr(api, "send", counted)
+    def by_torchx(engine: EngineHttp, method: str, target: str, *rest: Any) -> Any:
+        made.append(f"{method} {target}")
+        return request(engine, method, target, *rest)
+
+    monkeypatch.setattr(api, "send", by_docker)
+    monkeypatch.setattr(EngineHttp, "_request", by_torchx)
 
     @contextmanager
     def counting() -> Iterator[list[str]]:

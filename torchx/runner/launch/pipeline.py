@@ -103,13 +103,14 @@ def dry_run(
     tags = _build_workspaces(app, backend, values)
     parent_run_id = parent_run_id or os.environ.get(ENV_PARENT_RUN_ID)
     try:
+        late = [role for role in app.roles if role.has_overrides()]
         for role in app.roles:
             role.resolve_overrides()
             if not _STRINGS.issuperset(map(type, role.env.values())):
                 from torchx.runner.ground.secrets import record_source
 
                 record_source(role, scheduler, backend, files)
-        _apply_rules(backend, app.roles, values)
+        _apply_rules(backend, late, values)
         validate(backend, app, scheduler, values)
         trackers = tracker_environment(get_configured_trackers(files))
         # The app id is not known yet: its macro takes its place.
