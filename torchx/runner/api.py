@@ -10,9 +10,7 @@ from torchx.runner.foreign.verbs import Explains
 from torchx.runner.ground.trackers import get_configured_trackers
 from torchx.runner.inside.verbs import Enters
 from torchx.runner.jobs.base import DEFAULT_SESSION
-from torchx.runner.launch.record import Recorder
-from torchx.runner.watching.answers import EndedJobs
-from torchx.runner.watching.wait import Waiter, WaitTimeoutError
+from torchx.runner.watching.wait import WaitTimeoutError
 from torchx.specs.api import NONE
 from torchx.util.reexports import reexports
 from torchx.util.session import TORCHX_INTERNAL_SESSION_ID
@@ -68,7 +66,6 @@ class Runner(Enters, Reruns, Checks, Explains):
         super().__init__(name, scheduler_factories, dict(scheduler_params or {}))
         self._component_defaults = component_defaults
         self._apps: dict[str, AppDef] = {}  # for subclasses, which store the apps they launched here
-        self._ended, self._waiter, self._recorder = EndedJobs(), Waiter(), Recorder(self._name)
 
     def __enter__(self) -> Runner:
         return self

@@ -7,12 +7,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torchx.runs import Run, RunRegistry
 
+_opened: RunRegistry | None = None
+
 
 def run_registry() -> RunRegistry:
     """Return the registry of this user's runs; imported on use, because the status of a local job does not need it."""
-    from torchx.runs import default_registry
+    global _opened
+    if _opened is None:
+        from torchx.runs import default_registry
 
-    return default_registry()
+        _opened = default_registry()
+    return _opened
+
+
+def close_registry() -> None:
+    """Close the registry if it was used; the next use opens it again."""
+    if _opened is not None:
+        _opened.close()
 
 
 def read_run(handle: str) -> Run | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from torchx import config
 from torchx.config.files import ConfigFiles
 from torchx.runner.events import log_event
 from torchx.runner.ground.backends import Backends, is_near
-from torchx.runner.ground.registry import read_run, run_registry
+from torchx.runner.ground.registry import close_registry, read_run, run_registry
 from torchx.specs.api import UnknownAppException, parse_app_handle
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ class RunnerBase:
         self._name = DEFAULT_SESSION if name is None else name
         self._backends = Backends(scheduler_factories, scheduler_params)
         self._checked_config = False
+        self._at_close: list[Callable[[], None]] = []  # of what the mixins hold
 
     def name(self) -> str:
         """Return the session name, which is part of the handles of this Runner's jobs."""
@@ -82,9 +82,10 @@ class RunnerBase:
 
     def close(self) -> None:
         """Close the schedulers and the run registry. Jobs keep running."""
+        for end in self._at_close:
+            end()
         self._backends.close()
-        if "torchx.runs" in sys.modules:
-            run_registry().close()
+        close_registry()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,12 @@ class Launches(RunnerBase):
     """Submits components and AppDefs, or shows what would be submitted."""
 
     _component_defaults: dict[str, dict[str, str]] | None
-    _recorder: Recorder
+
+    @functools.cached_property
+    def _recorder(self) -> Recorder:
+        made = Recorder(self._name)
+        self._at_close.append(made.settle_submissions)
+        return made
 
     def run_component(  # noqa: PLR0917  # public signature
         self,
@@ -138,10 +144,6 @@ class Launches(RunnerBase):
         app, scheduler = dryrun_info._app, dryrun_info._scheduler
         if app is not None and scheduler is not None:
             pipeline.discard(app, self._scheduler(scheduler))
-
-    def close(self) -> None:
-        self._recorder.settle_submissions()
-        super().close()
 
     def _schedule_or_discard(self, info: AppDryRunInfo[Any], event: log_event) -> str:
         """Submit a request that only this call uses; if the scheduler rejects it, discards the request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -31,10 +32,18 @@ if TYPE_CHECKING:
 class Watches(Launches):
     """Resolves references to jobs, describes jobs, lists them, and waits for them."""
 
-    _ended: answers.EndedJobs
-    _waiter: wait.Waiter
     _news: StatusFeed | None = None
     _aio: AsyncRunner | None = None
+
+    @functools.cached_property
+    def _ended(self) -> answers.EndedJobs:
+        made = answers.EndedJobs()
+        self._at_close.append(made.clear)
+        return made
+
+    @functools.cached_property
+    def _waiter(self) -> wait.Waiter:
+        return wait.Waiter()
 
     def resolve(self, reference: str) -> str:
         """Resolve a short reference to an app handle. A handle is returned unchanged.
@@ -259,12 +268,10 @@ class Watches(Launches):
         _, backend, app_id = self._locate(app_handle)
         pace.fill(status, backend, app_id)
 
-    def close(self) -> None:
-        self._ended.clear()
+    def _end_news(self) -> None:
         if self._news is not None:
             self._news.close()
             self._news = None
-        super().close()
 
     def _settle_intents(self, timeout_s: float = 10.0) -> None:
         """Find out what became of submissions, of any process, whose answer was lost; see :mod:`.intents`."""
@@ -285,6 +292,8 @@ class Watches(Launches):
             return lambda: self.status(handle), None
         if self._news is None:
             self._news = self.news([])
+            if self._end_news not in self._at_close:
+                self._at_close.append(self._end_news)
         news = self._news
         news.add([handle])
         return lambda: news.status(handle) or self.status(handle), news

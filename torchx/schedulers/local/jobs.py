@@ -6,15 +6,15 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, NotFoundError
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.settings import ENV_LOCAL_RETENTION_DAYS, ENV_LOCAL_RETENTION_GB, make_private, torchx_home
-from torchx.specs.api import Role
+from torchx.specs.api import AppState, Role, is_terminal
 from torchx.specs.copies import copy_data
 from torchx.supervisor.layout import REQUEST_FILE, STATE_FILE, folder_name, private, replica_folder, task_log
 from torchx.supervisor.proctree import is_stopped
@@ -32,6 +32,9 @@ _DELETE_S = 60.0
 _LOOK_S = 1.0
 _DEFAULT_DAYS = 30.0
 _DEFAULT_GB = 20.0
+
+_killed: set[str] = set()
+"""Folders of jobs that :meth:`LocalAppDef.kill` ended; several objects may stand for one job."""
 
 
 class ForeignError(BackendError):
@@ -83,6 +86,11 @@ class LocalJob:
             text = f.read()
             return b'"secret"' in text or MASK.encode() in text
         return True
+
+    def is_sweep(self) -> bool:
+        """Whether the job is a sweep."""
+        job = self._seen or self.read()
+        return job is not None and TASKS in job.facts
 
     def logs(self) -> str:
         """Return the folder that contains the replicas' folders."""
@@ -166,6 +174,85 @@ class LocalAnswer(DescribeAppResponse):
     @roles.setter
     def roles(self, roles: list[Role]) -> None:
         self._roles, self._job = roles, None
+
+
+class LocalAppDef(LocalJob):
+    """A job that this process has submitted or looked up. NeMo-Run makes it, and reads all of its attributes."""
+
+    def __init__(self, id: str, log_dir: str, folder: str = "", roles: list[Any] | None = None) -> None:
+        super().__init__(folder or log_dir, roles)
+        self.id = id
+        self._log_dir = log_dir
+        self._state = AppState.UNKNOWN
+        self._role_replicas: dict[str, list[Any]] | None = None
+
+    @property
+    def log_dir(self) -> str:
+        """The folder that contains the roles' folders."""
+        return self._log_dir or self.logs()
+
+    @property
+    def state(self) -> AppState:
+        """The job's current state; of a job without files the one that :meth:`set_state` set."""
+        described = self.describe()
+        return described.state if described else self._state
+
+    def describe(self) -> DescribeAppResponse | None:
+        """Return the response of ``describe``; a job that :meth:`kill` ended has failed."""
+        described = super().describe()
+        if described is not None and described.state is AppState.CANCELLED and self.folder in _killed:
+            described.state = AppState.FAILED
+        return described
+
+    def set_state(self, state: AppState) -> None:
+        """Set the state of a job without files."""
+        self._state = state
+
+    @property
+    def role_replicas(self) -> dict[str, list[Any]]:
+        """The numbers of the replicas of each role, unless something else was assigned."""
+        if self._role_replicas is not None:
+            return self._role_replicas
+        job = self.read()
+        return {role: [*range(count)] for role, count in job.roles} if job else {}
+
+    @role_replicas.setter
+    def role_replicas(self, replicas: dict[str, list[Any]]) -> None:
+        self._role_replicas = replicas
+
+    def kill(self) -> None:
+        """Cancel the job, if it has not ended. It counts as failed: NeMo-Run ends the others of a failed group."""
+        if not is_terminal(self.state):
+            _killed.add(self.folder)
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the job, if it has not ended. Raises BackendError if it runs on another host."""
+        state = self.read()
+        if state is None or state.ended or send_command(self.folder, "cancel"):
+            return
+        state = self.read()
+        if state is not None and not state.ended:
+            raise BackendError(
+                f"job `{self.id}` runs on host `{state.facts.get('host')}`, which this host cannot reach",
+                hint="cancel it there",
+            )
+
+
+class Apps(dict[str, LocalAppDef]):
+    """Jobs by id. Each iteration is over a copy: other threads, also those of subclasses, add and remove jobs."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*super().keys()])
+
+    def keys(self) -> Any:
+        return [*super().keys()]
+
+    def values(self) -> Any:
+        return [*super().values()]
+
+    def items(self) -> Any:
+        return [*super().items()]
 
 
 class LocalJobs:

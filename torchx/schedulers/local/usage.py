@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torchx.schedulers.kit.files import LocalFiles
 from torchx.supervisor.layout import METRICS_FILE, STEPS_FILE, replica_folder
-from torchx.supervisor.statefile import TASKS, JobState
+from torchx.supervisor.statefile import JobState
 
 if TYPE_CHECKING:
     from torchx.schedulers.kit.metrics import ReplicaMetrics
@@ -14,17 +14,13 @@ if TYPE_CHECKING:
     from torchx.schedulers.local.jobs import LocalJob
 
 
-def metrics(job: LocalJob | None, task: int | None) -> list[ReplicaMetrics] | None:
-    """See :class:`torchx.schedulers.kit.abilities.ReportsUsage`; ``task``: of a sweep, None for all."""
+def metrics(job: LocalJob | None) -> list[ReplicaMetrics] | None:
+    """See :class:`torchx.schedulers.kit.abilities.ReportsUsage`."""
     from torchx.schedulers.kit.metrics import read_kept
 
     state = None if job is None else job.read()
     if job is None or state is None:
         return None
-    if TASKS in state.facts:
-        from torchx.schedulers.local import sweeps
-
-        return sweeps.metrics(state, job.folder, task)
     return read_kept(LocalFiles(), _paths(job, state, METRICS_FILE))
 
 
@@ -33,7 +29,7 @@ def steps(job: LocalJob | None) -> list[Rank]:
     from torchx.schedulers.kit.pace import read_files
 
     state = None if job is None else job.read()
-    if job is None or state is None or TASKS in state.facts:
+    if job is None or state is None:
         return []
     return read_files(LocalFiles(), _paths(job, state, STEPS_FILE))
 
