@@ -9,14 +9,11 @@ from typing import TYPE_CHECKING
 
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.batch.base import BatchScheduler
-from torchx.schedulers.batch.queries import Known
-from torchx.schedulers.batch.sites import Site
 from torchx.schedulers.kit.tasks import as_replicas
 from torchx.schedulers.kit.views import View
 from torchx.schedulers.lsf import sweeps
-from torchx.schedulers.lsf.client import bjobs
-from torchx.schedulers.lsf.parse import Row
 from torchx.schedulers.lsf.request import LsfBsub
+from torchx.schedulers.lsf.submission import SubmitsJobs
 from torchx.specs.api import AppDryRunInfo
 from torchx.specs.handles import JobId
 from torchx.specs.tasks import TaskList
@@ -26,7 +23,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.inside import InsideProcess, Tty
 
 
-class SpecialJobs(BatchScheduler):
+class SpecialJobs(SubmitsJobs):
     """The part of the backend that knows special jobs. Arguments: see :class:`BatchScheduler`."""
 
     def view_of(self, app_id: str) -> BatchScheduler:
@@ -53,13 +50,6 @@ class SpecialJobs(BatchScheduler):
         if row := next((row for row in self._bjobs(site, [app_id]) if row.k == number), None):
             self._accept_cancel(self.run_command(site, ["bkill", row.jobid]))
             self._queries.forget(app_id)
-
-    def _known(self, app_id: str) -> Known | None:
-        folder = self._folder(app_id)
-        return self._facts(self._site(app_id), [app_id], {app_id: folder} if folder else {}).get(app_id)
-
-    def _bjobs(self, site: Site, app_ids: list[str]) -> list[Row]:
-        return bjobs(functools.partial(self.run_command, site), app_ids)
 
 
 class TaskJob(View, BatchScheduler):
