@@ -473,3 +473,11 @@ def user_name() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container that runs with an arbitrary uid
         return os.environ.get("USER") or str(os.getuid())
+
+
+_default = RunRegistry()
+
+
+def default_registry() -> RunRegistry:
+    """Return the registry in the torchx home directory; the process has one, so that its file is opened only once."""
+    return _default

@@ -20,8 +20,8 @@ from torchx.errors import SpecError
 from torchx.schedulers.api import NONE
 from torchx.schedulers.kit.caps import COMMON
 from torchx.schedulers.local.jobs import LocalAppDef
-from torchx.schedulers.local.managing import ManagesJobs
 from torchx.schedulers.local.options import Opts
+from torchx.schedulers.local.sweep_jobs import SpecialJobs
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Resource, runopts
 from torchx.supervisor.layout import COMBINED_LOG, STDERR_LOG, STDOUT_LOG
 from torchx.util.records import replace
@@ -82,7 +82,7 @@ CAPABILITIES = replace(
 )
 
 
-class LocalScheduler(ManagesJobs):
+class LocalScheduler(SpecialJobs):
     """Runs jobs on this machine.
 
     Args:

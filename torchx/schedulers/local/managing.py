@@ -11,8 +11,7 @@ from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Schedule
 from torchx.schedulers.kit.views import by_view
 from torchx.schedulers.local.jobs import Apps, ForeignError, LocalAppDef, LocalJob, LocalJobs, delete
 from torchx.specs.api import CfgVal
-from torchx.specs.handles import JobId
-from torchx.supervisor.reader import send_command, wait_for_end
+from torchx.supervisor.reader import wait_for_end
 from torchx.util.notices import logger
 
 if TYPE_CHECKING:
@@ -22,9 +21,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.metrics import ReplicaMetrics
     from torchx.schedulers.kit.pace import Rank
     from torchx.schedulers.kit.simulations import Simulation
-    from torchx.schedulers.local.request import PopenRequest
-    from torchx.specs.api import AppDryRunInfo
-    from torchx.specs.tasks import TaskList
 
     _Answers = list[DescribeAppResponse]
     _Jobs = list[ListAppResponse]  # within the class below, `list` is a method
@@ -50,17 +46,9 @@ class ManagesJobs(Scheduler[Mapping[str, CfgVal]]):
     def _jobs(self) -> LocalJobs:  # not set in __init__, which subclasses of programs may not call
         return LocalJobs(self.session_name)
 
-    def view_of(self, app_id: str) -> ManagesJobs:
+    def view_of(self, app_id: str) -> ManagesJobs:  # noqa: ARG002  # a hook
         """Return the view of this job; itself, if nothing about the job is special."""
-        named = JobId.of(app_id)
-        job = self._known(named.job)
-        if job is None or not job.is_sweep():
-            return self
-        from torchx.schedulers.local.sweep_jobs import SweepJobs
-
-        view = SweepJobs.of(self)
-        view.sweep, view.task = named.job, named.task
-        return view
+        return self
 
     @by_view
     def describe(self, app_id: str) -> DescribeAppResponse | None:
@@ -152,27 +140,6 @@ class ManagesJobs(Scheduler[Mapping[str, CfgVal]]):
         from torchx.schedulers.local.simulate import simulation
 
         return simulation(self._need(app_id), fault, replica)
-
-    # -- sweeps ----------------------------------------------------------------------------------
-
-    def check_tasks(self, dryrun_info: AppDryRunInfo[PopenRequest], tasks: TaskList) -> None:  # noqa: ARG002  # the contract's signature
-        from torchx.schedulers.kit.tasks import only_role
-
-        only_role(dryrun_info._app, "local_cwd")
-
-    def submit_tasks(self, dryrun_info: AppDryRunInfo[PopenRequest], tasks: TaskList) -> str:
-        from torchx.schedulers.local.sweeps import submit
-
-        return submit(self._jobs, dryrun_info, tasks)
-
-    @by_view
-    def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> _Answers | None:  # noqa: ARG002
-        """None: no sweep. The view describes its own."""
-        return None
-
-    def cancel_task(self, app_id: str, number: int) -> None:
-        if (job := self._find(app_id)) is not None:
-            send_command(job.folder, f"cancel {number}")
 
     # -- cancel and delete -----------------------------------------------------------------------
 
