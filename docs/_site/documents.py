@@ -94,6 +94,8 @@ KEYS = {
     "progress": "whether it made progress",
     "retried": "whether there was another attempt",
     "reason": "why, or why not",
+    "used_s": "in a [chain](retries.md#longer-than-the-site-allows): seconds of all attempts so far",
+    "total_s": "seconds that they may use",
     "next": "changes for the next attempt",
     "avoid": "hosts that it avoids",
     "next.memory": "memory in MiB",

@@ -18,8 +18,8 @@ from torchx.supervisor import client as client_module
 from torchx.supervisor import launcher, proctree
 from torchx.supervisor.client import LauncherClient, LauncherError
 from torchx.supervisor.launcher import Launcher
-from torchx.supervisor.reader import has_supervisor
 from torchx.supervisor.reserve import Reserve
+from torchx.supervisor.statefile import has_supervisor
 from torchx.supervisor.supervise import Supervisor
 
 

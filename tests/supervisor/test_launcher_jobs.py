@@ -16,8 +16,8 @@ from tests.supervisor.forks import PATIENCE_S, Fork, eventually, forked, in_fork
 from torchx.supervisor import launcher, proctree
 from torchx.supervisor.launcher import HEADER, MAGIC, Launcher, read_request, signal_name
 from torchx.supervisor.layout import AT_END_FILE, CONTROL_FIFO
-from torchx.supervisor.reader import has_supervisor
 from torchx.supervisor.reserve import Reserve
+from torchx.supervisor.statefile import has_supervisor
 from torchx.supervisor.supervise import Supervisor
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from tests.supervisor.forks import PATIENCE_S, Clock, Gate, eventually, forked, state
 from torchx.supervisor import orphans, proctree, reader, statefile
-from torchx.supervisor.reader import JobReader, has_supervisor, send_command, wait_for_end
-from torchx.supervisor.statefile import ForeignJobError, JobState, StateFileError, StateWriter
+from torchx.supervisor.reader import JobReader, send_command, wait_for_end
+from torchx.supervisor.statefile import ForeignJobError, JobState, StateFileError, StateWriter, has_supervisor
 
 
 class Written:

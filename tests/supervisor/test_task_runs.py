@@ -14,8 +14,8 @@ from tests.supervisor.forks import Gate, eventually, forked, in_fork, state, tex
 from tests.supervisor.sweeps import Sweep
 from torchx.supervisor import proctree
 from torchx.supervisor.layout import CONTROL_FIFO, STATE_FILE, USED_FILE, task_log
-from torchx.supervisor.reader import has_supervisor, send_command
-from torchx.supervisor.statefile import RUNNING
+from torchx.supervisor.reader import send_command
+from torchx.supervisor.statefile import RUNNING, has_supervisor
 from torchx.supervisor.tasks import CANCEL_ALL, TaskSupervisor
 
 

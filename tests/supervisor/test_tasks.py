@@ -12,8 +12,8 @@ import pytest
 from tests.supervisor.forks import eventually
 from torchx.supervisor import proctree, task_guard
 from torchx.supervisor.layout import STATE_FILE, TASKS_FILE, task_log
-from torchx.supervisor.reader import JobReader, has_supervisor, send_command
-from torchx.supervisor.statefile import PENDING, RUNNING, TASKS, JobState, StateWriter, read_state
+from torchx.supervisor.reader import JobReader, send_command
+from torchx.supervisor.statefile import PENDING, RUNNING, TASKS, JobState, StateWriter, has_supervisor, read_state
 from torchx.supervisor.task_client import TAKEN, TasksError, resume, start
 from torchx.supervisor.tasks import TaskSupervisor
 

@@ -19,7 +19,7 @@ from tests.torture.calls import Call
 from tests.torture.local_jobs import at_its_end, job_folders, lines, raw
 from tests.torture.rows import Round
 from torchx.supervisor import proctree
-from torchx.supervisor.reader import has_supervisor, send_command
+from torchx.supervisor.reader import send_command
 from torchx.supervisor.statefile import (
     CANCELLED,
     FAILED,
@@ -28,6 +28,7 @@ from torchx.supervisor.statefile import (
     SUCCEEDED,
     TERMINAL,
     JobState,
+    has_supervisor,
 )
 
 _SETS = [s for n in (1, 2, 3) for s in combinations(("supervisor", "guardian", "replica"), n)]

@@ -101,6 +101,13 @@ WHAT_GOES_ALONG: tuple[Row, ...] = (
         "time in a queue does not count",
     ),
     (
+        "--total",
+        "DURATION[:N]",
+        "run for this long in all, as a chain of pieces that continue from the checkpoint, each with the limit of "
+        "`--piece`: `--total 5d --piece 24h`; stop after N pieces without progress (default: 2)",
+    ),
+    ("--piece", "DURATION", "the time limit of a piece; the same as `--timeout`"),
+    (
         "--watchdog",
         "DURATION[:ACTION]",
         "when no replica has written output for this long, record what each rank is doing, for `torchx status`: "
@@ -137,7 +144,18 @@ WHAT_GOES_ALONG: tuple[Row, ...] = (
     *NOTICES,
     JSON,
 )
-TEXT_OPTIONS = ("scheduler", "cfg", "workspace", "parent_run_id", "secret", "retry", "timeout", "watchdog")
+TEXT_OPTIONS = (
+    "scheduler",
+    "cfg",
+    "workspace",
+    "parent_run_id",
+    "secret",
+    "retry",
+    "timeout",
+    "total",
+    "piece",
+    "watchdog",
+)
 _EXAMPLES = "write `--secret HF_TOKEN`, or a reference to the value: `--secret HF_TOKEN=file:PATH`, `=cmd:COMMAND`"
 
 
@@ -163,6 +181,7 @@ class TorchXRunArgs:
         retry: the retry policy; see :mod:`torchx.specs.wishes.retries`.
         after: jobs to wait for; see :mod:`torchx.specs.wishes.after`.
         timeout: how long an attempt may run; see :mod:`torchx.specs.wishes.timeouts`.
+        total, piece: of a chain; see :mod:`torchx.specs.wishes.retries`.
         watchdog: silence after which ranks are inspected; see :mod:`torchx.specs.wishes.watchdog`.
         notify: how to notify; see :mod:`torchx.specs.wishes.notices`.
         notify_on: events to notify of.
@@ -190,6 +209,8 @@ class TorchXRunArgs:
     secrets: list[str] = field(default_factory=list)
     retry: str = ""
     timeout: str = ""
+    total: str = ""
+    piece: str = ""
     watchdog: str = ""
     notify: str = ""
     notify_on: str = ""
@@ -351,6 +372,12 @@ def notices_wanted(notify: str, notify_on: str) -> dict[str, str]:
 def wanted(run_args: TorchXRunArgs) -> dict[str, str]:
     """Return the wishes of a job as metadata; see :mod:`torchx.specs.wishes`."""
     texts = {name: getattr(run_args, name) for name in ("retry", "timeout", "watchdog")}
+    if run_args.piece:
+        if texts["timeout"]:
+            raise UsageError("`--piece` and `--timeout` are the same", hint="omit one of them")
+        texts["timeout"] = run_args.piece
+    if run_args.total:
+        texts["retry"] = f"{texts['retry'] or 'standard, lost:free'}, total:{run_args.total}"
     texts.update({name: "\n".join(getattr(run_args, name)) for name in ("setup", "stage", "fetch")})
     texts["uv"] = "1" if run_args.uv else ""
     texts["check-nodes"] = run_args.only_checks or ("all" if run_args.check_nodes else "")

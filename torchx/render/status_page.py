@@ -56,6 +56,9 @@ def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = F
 
 def _attempts(attempts: list[Attempt]) -> Iterator[str]:
     """Yield the last attempts: end time, duration, failure class and cause, and what the next attempt changed."""
+    if attempts and attempts[-1].total:
+        used, total = duration(attempts[-1].used), duration(attempts[-1].total)
+        yield f"total:    {used} of {total} used by {len(attempts)} pieces"
     if attempts:
         yield "attempts:"
     if len(attempts) > _MAX_LISTED:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from torchx.supervisor.layout import CONTROL_FIFO, KEPT_ENVIRONMENT, STATE_FILE
-from torchx.supervisor.reader import has_supervisor
+from torchx.supervisor.statefile import has_supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -52,12 +52,12 @@ class Follower:
         self.failed = ""
 
     @classmethod
-    def resumed(cls, folder: str, now: float) -> Follower:
+    def resumed(cls, folder: str, now: float, latest_s: float = 1.0) -> Follower:
         """Return a follower that continues after the last record of a killed one.
 
         Data after that record is copied again.
         """
-        follower = cls(folder, now)
+        follower = cls(folder, now, latest_s)
         index = os.path.join(folder, TIMES_INDEX)
         try:
             with open(index, "rb") as f:

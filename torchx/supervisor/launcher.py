@@ -153,6 +153,11 @@ class Launcher:
     def _supervisor_died(self, folder: str, code: int) -> None:
         how = f"was killed by {signal_name(-code)}" if code < 0 else f"crashed with exit code {code}"
         reason = f"the supervisor of the job {how}; its processes were ended"
+        from torchx.supervisor import chain  # few jobs lose their supervisor
+
+        if chain.is_chain(folder) and chain.go_on(folder, self._left, is_guardian=True):
+            self._spared |= self._left()  # the launcher of the next piece
+            return
         if not orphans.end_job(folder, reason, self._code_of, self._left) and self._left():
             orphans.end_processes(folder, set(), "", self._left)  # its state file is gone
         at_end.start(folder)

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
         watchdog: WatchdogRequest
         limit: LimitRequest
         sample_s: float  # interval of usage samples
+        resumes: tuple[int, float]  # number of the attempt, and when the job was created; see `chain`
         retention: RetentionRequest | None
 
 
@@ -99,6 +100,7 @@ ERROR_FILE = "error.json"
 METRICS_FILE = "metrics.jsonl"
 STEPS_FILE = "steps"
 TASKS_FILE = "tasks.jsonl"
+CHAIN_FILE = "chain.json"
 USED_FILE = "used"
 """Usage of tasks: a line ``BYTES PROCESSORS`` with the limits, then lines ``TASK PEAK_KIB PROCESSOR_SECONDS``."""
 
@@ -109,6 +111,7 @@ JOB_FILES = (
     CRASH_FILE,
     AT_END_FILE,
     TASKS_FILE,
+    CHAIN_FILE,
     USED_FILE,
     HANG_FILE,
     STACKS_FILE,

@@ -15,6 +15,7 @@ from torchx.supervisor.statefile import (
     JobState,
     StateFileError,
     check_owner,
+    has_supervisor,
     parse_state,
     read_bytes,
     read_state,
@@ -66,8 +67,11 @@ class JobReader:
 
             if resume(self.folder):
                 return self._read()
+        from torchx.supervisor import chain
         from torchx.supervisor.orphans import end_job
 
+        if chain.is_chain(self.folder) and chain.go_on(self.folder):
+            return self._read()
         if end_job(self.folder, reason):
             return self._read()
         job.state, job.msg = FAILED, reason  # another user's job, which we may read but not write
@@ -92,15 +96,6 @@ class JobReader:
                 data = b""
             self._data = data
         return self._job
-
-
-def has_supervisor(folder: str) -> bool:
-    """Whether a supervisor has the job's FIFO open. The kernel knows this for certain, unlike a recorded pid."""
-    try:
-        os.close(os.open(os.path.join(folder, CONTROL_FIFO), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-    except OSError as e:
-        return e.errno not in (errno.ENXIO, errno.ENOENT, errno.ENOTDIR)
-    return True
 
 
 def send_command(folder: str, word: str) -> bool:

@@ -14,11 +14,12 @@ It is text, so that ``cat`` shows it::
 from __future__ import annotations
 
 import binascii
+import errno
 import os
 import stat
 import time
 
-from torchx.supervisor.layout import STATE_FILE
+from torchx.supervisor.layout import CONTROL_FIFO, STATE_FILE
 
 MAGIC = "torchx-local-job"
 FORMAT = 1
@@ -200,6 +201,15 @@ def check_owner(folder: str) -> None:
             raise ForeignJobError(f"`{path}` belongs to user {found.st_uid}, and you are user {os.geteuid()}")
         if found.st_mode & 0o022:
             raise ForeignJobError(f"others can write to `{path}` (mode {stat.S_IMODE(found.st_mode):04o})")
+
+
+def has_supervisor(folder: str) -> bool:
+    """Whether a supervisor has the job's FIFO open. The kernel knows this for certain, unlike a recorded pid."""
+    try:
+        os.close(os.open(os.path.join(folder, CONTROL_FIFO), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as e:
+        return e.errno not in (errno.ENXIO, errno.ENOENT, errno.ENOTDIR)
+    return True
 
 
 def read_bytes(path: str) -> bytes:

@@ -56,7 +56,8 @@ class Supervisor:
         self.gang = Gang([RoleRules(r["max_retries"], r["policy"], r["min_replicas"]) for r in roles])
         facts = {**request["facts"], "mark": proctree.set_mark()}
         job = JobState(facts, [(r["name"], len(r["replicas"])) for r in roles])
-        job.created = time.time()
+        attempt, job.created = request.get("resumes") or (0, time.time())
+        self.gang.application_restarts = job.restarts = attempt
         self._began = time.monotonic()  # all deadlines use this clock, since the wall clock may be set back
         self._limit.begin(self._began)
         self._sampler = Sampler(request.get("sample_s", 0.0), self.env, self._began)
@@ -67,6 +68,7 @@ class Supervisor:
         for number, role in enumerate(roles):
             for k, replica in enumerate(role["replicas"]):
                 index = len(self.replicas)
+                job.replicas[index].attempt = attempt
                 self.replicas.append(Replica(index, number, k, request=replica, line=job.replicas[index]))
         self._by_pid: dict[int, Replica] = {}
         self._pending = list(self.replicas)
@@ -203,8 +205,9 @@ class Supervisor:
         line.exit = None
         line.pid = 0
         if replica.follower is None:
-            replica.follower = Follower(replica.request["folder"], time.monotonic(), self._latest_look_s)
-        elif line.attempt:
+            make = Follower.resumed if line.attempt else Follower
+            replica.follower = make(replica.request["folder"], time.monotonic(), self._latest_look_s)
+        if line.attempt:
             replica.follower.starts_again(time.monotonic(), wall=line.started)
         try:
             line.pid = spawn(replica, self.folder, self.env)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from torchx.errors import NotSupportedError
+from torchx.errors import NotSupportedError, SpecError
 from torchx.schedulers.kit.attempts import MAX_IN_A_ROW, decide, digest, policy_of
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.failures.classes import CLASSES
 from torchx.specs.api import AppDef
 from torchx.specs.failures import Failure
+from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.retries import RETRY, Attempt, RetryRules, read_attempts, to_line
 
 STANDARD = RetryRules.parse("standard")
@@ -125,3 +126,54 @@ def test_a_backend_without_policies_refuses() -> None:
 def test_a_policy_may_name_every_class(kind: str) -> None:
     """What a verdict may say of a failure is what a rule may be written for."""
     assert RetryRules.parse(f"{kind}:1").rule(kind).times == 1
+
+
+def _pieces(*progress: bool, piece_s: float = 100.0) -> list[Attempt]:
+    return [Attempt(1000.0 * k, 1000.0 * k + piece_s, kind="timeout", progress=p) for k, p in enumerate(progress, 1)]
+
+
+def test_a_chain_ends_when_its_total_is_used() -> None:
+    """Time between the pieces does not count."""
+    rules = RetryRules.parse("standard, total:250s")
+    assert decide(rules, _pieces(True, True)).again
+    last = decide(rules, _pieces(True, True, True))
+    assert (last.again, last.why) == (False, "timeout: the total of 250s is used")
+    assert (last.used, last.total) == (300.0, 250.0)
+    assert str(rules).endswith(", total:250s:2") and RetryRules.parse(str(rules)).total_s == 250
+    assert rules.within(("retry",), "local_cwd").total == "250s"
+
+
+def test_a_chain_ends_without_progress() -> None:
+    """After two pieces, or as many as the user says; other failures between them do not count as pieces."""
+    rules = RetryRules.parse("standard, total:5d")
+    assert decide(rules, _pieces(True, False)).again
+    ended = decide(rules, _pieces(True, False, False))
+    assert not ended.again and ended.why.startswith("timeout: no progress in 2 pieces")
+    assert decide(RetryRules.parse("standard, total:5d:3"), _pieces(True, False, False)).again
+    mixed = _pieces(True, False, False)
+    mixed[-1].kind = "preempted"
+    assert decide(rules, mixed).again
+
+
+@pytest.mark.parametrize(
+    ("policy", "why"),
+    [
+        ("standard, total:soon", "`soon` is not a length of time"),
+        ("standard, total:5d:x", "`x` is not a number of pieces"),
+        ("standard, total:5d:2:3", "`5d` is not a length of time"),
+        ("error:1, total:5d", "needs a rule for `timeout`"),
+        ("standard, timeout:0, total:5d", "needs a rule for `timeout`"),
+    ],
+)
+def test_wrong_chains(policy: str, why: str) -> None:
+    with pytest.raises(SpecError, match=why):
+        RetryRules.parse(policy)
+
+
+def test_a_chain_needs_pieces() -> None:
+    """Shorter than the total."""
+    metadata = {RETRY: "standard, total:1h"}
+    for timeout in ({}, {"torchx/timeout": "1h"}):
+        with pytest.raises(SpecError, match="needs the length of a piece"):
+            Wishes.of(AppDef("a", metadata={**metadata, **timeout}))
+    assert Wishes.of(AppDef("a", metadata={**metadata, "torchx/timeout": "10m"})).timeout_s == 600

@@ -171,6 +171,8 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "progress": attempt.progress,
         "retried": attempt.again,
         "reason": attempt.why,
+        "used_s": attempt.used or None,
+        "total_s": attempt.total or None,
         "next": {"avoid": attempt.avoid, "memory": attempt.memory},
     }
 

@@ -83,10 +83,14 @@ def decide(rules: RetryRules, attempts: Sequence[Attempt], *, hosts: int = 0) ->
     last, count = attempts[-1], _counted(attempts)
     rule = rules.rule(last.kind)
     last.again, last.avoid, last.memory = False, [], 1.0
+    last.total = rules.total_s
+    last.used = sum(max(one.ended - one.started, 0.0) for one in attempts if one.started) if last.total else 0.0
     if last.kind == "cancelled":
         last.why = "cancelled"
     elif not rule.times:
         last.why = f"{last.kind}: the policy does not retry it"
+    elif end := _end_of_chain(rules, attempts):
+        last.why = f"{last.kind}: {end}"
     elif (rule.differs or (rule.times < 0 and last.kind in _BY_THE_PROGRAM)) and _is_the_same(attempts):
         last.why = f"{last.kind}: the same failure twice in a row"
     elif rule.times > 0 and count > rule.times:
@@ -177,6 +181,18 @@ def _counted(attempts: Sequence[Attempt]) -> int:
 def _fruitless(attempts: Sequence[Attempt]) -> int:
     """How many of the last attempts made no progress."""
     return next((n for n, attempt in enumerate(reversed(attempts)) if attempt.progress), len(attempts))
+
+
+def _end_of_chain(rules: RetryRules, attempts: Sequence[Attempt]) -> str:
+    """Return why a chain of pieces ends here; empty if it goes on, or the job is none."""
+    if not rules.total:
+        return ""
+    if attempts[-1].used >= rules.total_s:
+        return f"the total of {rules.total} is used"
+    fruitless = attempts[len(attempts) - _fruitless(attempts) :]
+    if sum(one.kind == "timeout" for one in fruitless) >= rules.pieces:
+        return f"no progress in {rules.pieces} pieces; after a checkpoint, call `torchx.distributed.progress()`"
+    return ""
 
 
 def _avoided(rules: RetryRules, attempts: Sequence[Attempt], hosts: int) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchx.errors import SpecError
+from torchx.errors import NotSupportedError, SpecError
 from torchx.schedulers.kit.attempts import policy_of
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
@@ -59,6 +59,11 @@ class NativeSystem:
         rules = policy_of(app, self.name, caps)
         if rules is None:
             return None
+        if rules.total:
+            raise NotSupportedError(
+                f"`{self.name}` restarts jobs by itself, and not after their time limit: it has no `--total`",
+                hint="omit `--total`, or use Slurm, LSF, Docker or this machine",
+            )
         kept = self.keep(rules)
         left = [rule.kind for rule in rules.rules if rule.times and rule.kind not in kept.retried]
         if left:

@@ -6,19 +6,20 @@ process, which reads the job's folder, appends the attempt to ``attempts.jsonl``
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sys
 import time
 
 from torchx.schedulers.batch.attempts import attempts_in
-from torchx.schedulers.kit.attempts import BEGINS, CHECKPOINT_FILE, begins_of, put_down
+from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, BEGINS, CHECKPOINT_FILE, begins_of, put_down
 from torchx.schedulers.kit.facts import JobFacts
 from torchx.schedulers.kit.verdict import judge
 from torchx.schedulers.local.answers import facts_of, look
 from torchx.specs.api import AppState
 from torchx.specs.configured import failures, provide_failures
 from torchx.specs.wishes.retries import Attempt, RetryRules
-from torchx.supervisor.layout import STATE_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
+from torchx.supervisor.layout import STATE_FILE, STDERR_LOG, STDOUT_LOG, private, replica_folder
 from torchx.supervisor.statefile import read_state
 from torchx.util.procs import own_program
 from torchx.util.records import replace
@@ -43,10 +44,19 @@ def main() -> None:
 
 
 def attempt_ended(folder: str, rules: RetryRules) -> Attempt:
-    """Record the attempt that has just ended, with the decision on another one."""
+    """Record the attempt that has just ended, with the decision on another one. Idempotent."""
+    with open(os.path.join(folder, ATTEMPTS_FILE), "a", opener=private) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _attempt_ended(folder, rules)
+
+
+def _attempt_ended(folder: str, rules: RetryRules) -> Attempt:
     job = read_state(os.path.join(folder, STATE_FILE))
     logs = job.facts.get("logs", folder)
     earlier = attempts_in(folder)
+    number = max(line.attempt for line in job.replicas)
+    if len(earlier) > number:  # by another process, which was killed before it started the next one
+        return earlier[number]
     facts = facts_of(job, folder)
     over = [replace(r, replicas=[m for m in r.replicas if m.state not in _WAITING], state=None) for r in facts.roles]
     facts = replace(facts, roles=[role for role in over if role.replicas], state=AppState.FAILED)

@@ -64,6 +64,8 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
         "sample_s": SAMPLE_S if info.submission.sample_s is None else info.submission.sample_s,
         "retention": jobs.retention_due(folder),
     }
+    if request.retry:
+        _keep_chain(asked, request, info)
     try:
         shared.submit(asked, lambda: write_request(folder, app, facts, info.submission.record))
     except (LauncherError, OSError) as e:
@@ -83,6 +85,20 @@ def _prepare_retries(folder: str, roles: list[RoleRequest], policy: str) -> list
     for replica in (replica for role in roles for replica in role["replicas"]):
         replica["env"] = {**marks, **replica["env"]}
     return command(folder, policy)
+
+
+def _keep_chain(asked: JobRequest, request: PopenRequest, info: AppDryRunInfo[PopenRequest]) -> None:
+    """Keep the request of a chain of pieces, unless it has secrets: their values are in memory only."""
+    from torchx.specs.wishes.retries import RetryRules
+
+    if RetryRules.parse(request.retry).total and not info.submission.secrets:
+        from torchx.schedulers.kit.secrets import is_secret
+        from torchx.supervisor.chain import keep
+
+        replicas = [replica for role in asked["roles"] for replica in role["replicas"]]
+        if any(is_secret(*variable) for replica in replicas for variable in replica["env"].items()):
+            return
+        keep(asked, [name for name, value in asked["env"].items() if name != "PWD" and is_secret(name, value)])
 
 
 def _watchdog(folder: str, roles: list[RoleRequest], text: str) -> WatchdogRequest:

@@ -78,4 +78,9 @@ def _parsed(given: frozenset[tuple[str, str]]) -> Wishes:
     if found.watchdog is not None and found.watchdog.action == "retry" and found.retry is None:
         text = texts["watchdog"]
         raise SpecError(f"the watchdog `{text}` needs a policy for retries", hint="for example `--retry standard`")
+    if found.retry is not None and found.retry.total and not 0 < found.timeout_s < found.retry.total_s:
+        raise SpecError(
+            f"`--total {found.retry.total}` needs the length of a piece, which is shorter",
+            hint="for example `--piece 3h`, which is the same as `--timeout 3h`",
+        )
     return found

@@ -10,6 +10,9 @@ next attempt: ``avoid`` excludes the failed hosts, ``mem*1.5`` requests 1.5 time
 ranks for a checkpoint shortly before the time limit, ``differs`` stops at the second same exception in a row.
 ``standard`` stands for :data:`STANDARD`; a later rule replaces
 the standard rule of its class.
+
+``total:5d`` (``torchx run --total 5d``) makes a chain of pieces: attempts that reach their time limit are followed by
+others until they have used five days, or, ``total:5d:3``, until three pieces in a row made no progress.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ FREE = -1
 """No limit."""
 
 _MAX_TIMES = 1000
+_PIECES = 2
 CLASSES = ("preempted", "node", "oom", "gpu_oom", "timeout", "network", "image", "quota", "lost", "error", "unknown")
 _ACTION = re.compile(r"mem\*(\d+(?:\.\d+)?)")
 
@@ -68,13 +72,23 @@ class RetryRules:
 
     rules: tuple[RetryRule, ...]
     named: tuple[str, ...] = ()
+    total: str = ""  # time of all attempts together, such as `5d`
+    pieces: int = _PIECES  # a chain stops after so many pieces without progress
 
     def rule(self, kind: str) -> RetryRule:
         """Return the rule for a failure class."""
         return next((rule for rule in self.rules if rule.kind == kind), RetryRule(kind))
 
     def __str__(self) -> str:
-        return ", ".join(map(str, self.rules))
+        total = [f"total:{self.total}:{self.pieces}"] if self.total else []
+        return ", ".join([*map(str, self.rules), *total])
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of all attempts of a chain together; 0 if the job is none."""
+        from torchx.util.spans import parse_span
+
+        return parse_span(self.total) or 0.0
 
     def within(self, actions: Collection[str], backend: str) -> RetryRules:
         """Restrict the policy to the supported ones of ``avoid``, ``mem`` and ``checkpoint``.
@@ -98,7 +112,7 @@ class RetryRules:
                     f"retry policy: `{backend}` cannot keep `{rule}`", hint=f"what works there: `{left}`, or `standard`"
                 )
             kept.append(left)
-        return RetryRules(tuple(kept), named=self.named)
+        return replace(self, rules=tuple(kept))
 
     @classmethod
     @functools.lru_cache(maxsize=16)  # a dry run parses the policy several times
@@ -113,6 +127,7 @@ class RetryRules:
         """
         found: dict[str, RetryRule] = {}
         named: list[str] = []
+        chain: dict[str, Any] = {}
         words = [word.strip() for word in text.split(",")]
         if words[0] == "standard":
             found = {rule.kind: rule for rule in map(_rule, STANDARD.split(", "))}
@@ -120,12 +135,18 @@ class RetryRules:
         for word in words:
             if word == "standard":
                 raise SpecError("retry policy: `standard` is not the first word", hint="write `standard, error:1`")
+            if word.startswith("total:"):
+                chain = _chain(word)
+                continue
             rule = _rule(word)
             if rule.kind in named:
                 raise SpecError(f"retry policy: `{rule.kind}` has two rules", hint="keep one of them")
             found[rule.kind] = rule
             named.append(rule.kind)
-        return cls(tuple(found.values()), named=tuple(named))
+        if chain and ("timeout" not in found or not found["timeout"].times):
+            said = f"retry policy: `total:{chain['total']}` needs a rule for `timeout`"
+            raise SpecError(said, hint="add `timeout:free:checkpoint`")
+        return cls(tuple(found.values()), named=tuple(named), **chain)
 
 
 @dataclass
@@ -142,6 +163,8 @@ class Attempt:
     again: bool = False  # whether the job was restarted afterwards
     why: str = ""  # the reason for restarting, or for not restarting
     avoid: list[str] = field(default_factory=list)  # hosts that the next attempt excludes
+    used: float = 0.0  # seconds of all attempts so far, in a chain with a total
+    total: float = 0.0  # seconds that they may use together; 0: not a chain
     memory: float = 1.0  # of the next attempt, as a multiple of the original memory
     more: dict[str, Any] = field(default_factory=dict)  # private data of the backend
 
@@ -180,6 +203,19 @@ def read_attempts(lines: Iterable[str]) -> list[Attempt]:
 def _types(value: object) -> tuple[type, ...]:
     """Return the accepted types of a field by its default value; none for an unknown field."""
     return () if value is None else (int, float) if isinstance(value, float) else (type(value),)
+
+
+def _chain(word: str) -> dict[str, Any]:
+    """Parse ``total:5d`` or ``total:5d:3``."""
+    from torchx.util.spans import parse_span
+
+    _, total, *more = word.split(":")
+    pieces = more[0] if more else str(_PIECES)
+    if not parse_span(total) or total.rstrip().endswith("ago") or len(more) > 1:
+        raise SpecError(f"the total `{total}` is not a length of time", hint="for example `--total 5d`, `--total 36h`")
+    if not (pieces.isascii() and pieces.isdigit() and 0 < int(pieces) <= _MAX_TIMES):
+        raise SpecError(f"`{pieces}` is not a number of pieces", hint="`--total 5d:3` stops after 3 without progress")
+    return {"total": total.strip(), "pieces": int(pieces)}
 
 
 def _rule(word: str) -> RetryRule:
