@@ -26,7 +26,7 @@ from torchx.schedulers.kit.findings import Check, once, probe_app
 from torchx.schedulers.kit.foreign import ForeignJobs
 from torchx.schedulers.kit.nodes import Pool, pools_of
 from torchx.schedulers.kit.tasks import as_replicas
-from torchx.schedulers.kubernetes import doctor, job_retries, names, request, sweeps
+from torchx.schedulers.kubernetes import doctor, gang, job_retries, names, request, sweeps
 from torchx.schedulers.kubernetes.api.rights import needed, role_manifest
 from torchx.schedulers.kubernetes.base import CAPABILITIES, KubeScheduler
 from torchx.schedulers.kubernetes.client import KubeApi
@@ -178,8 +178,9 @@ class KubernetesScheduler(KubeScheduler):
         ``decided``: the result of :meth:`_decide`, if it is known.
         """
         job, app = dryrun_info.request, dryrun_info.submission.app or dryrun_info._app
-        resource = job.resource
-        if app is not None and job.kind != VOLCANO:
+        resource, kind = job.resource, job.kind
+        version = NEWEST
+        if app is not None and kind != VOLCANO:
             kind, version = decided or self._decide(api, job.opts, by_cause=job.by_cause)
             if kind == JOB and job.opts.local_queue and version < request.SUSPEND_SINCE:
                 raise BackendError(
@@ -190,6 +191,8 @@ class KubernetesScheduler(KubeScheduler):
             if kind != job.kind or version < names.PER_INDEX_SINCE:
                 resource = self._render(kind, app, job.app_id, job.opts, version)
         objects = resource["items"] if resource["kind"] == "List" else [resource]
+        if app is not None and kind == JOB:
+            objects = gang.grouped(api, objects, app, job.opts, version)
         if names.LABEL_ATTEMPT in objects[-1]["metadata"]["labels"]:
             logger("torchx.schedulers").info(
                 "after a failure, the next torchx command that reads its state (status, wait, ...) starts the job again"
@@ -264,8 +267,8 @@ class KubernetesScheduler(KubeScheduler):
 
     @staticmethod
     def _decide(api: KubeApi, opts: KubernetesOpts, *, by_cause: bool) -> _Decision:
-        """Return the kind to create, and the cluster's version. Only plain Jobs support retries by cause."""
-        kind = JOB if by_cause and opts.kind == AUTO else opts.kind
+        """Return the kind to create, and the cluster's version. Only plain Jobs support retries by cause, and gangs."""
+        kind = JOB if (by_cause or opts.gang == "yes") and opts.kind == AUTO else opts.kind
         if kind == AUTO:
             groups = api.groups()
             # Kueue does not support Volcano jobs.

@@ -15,7 +15,7 @@ import pytest
 from tests.backends.docker.engine import Unavailable
 from tests.backends.kubernetes import cluster, newer_cluster, trainer
 from tests.backends.kubernetes.jobs import Jobs, audited
-from tests.backends.kubernetes.operators import served, set_status
+from tests.backends.kubernetes.operators import defined, served, set_status
 from torchx.errors import BackendError
 from torchx.runs import NewRun, default_registry
 from torchx.schedulers.kubernetes.client import KubeApi
@@ -312,6 +312,86 @@ def test_custom_resources_are_taken(jobs, kind, group, version, plural):
         assert app_id in [job.app_id for job in jobs.scheduler.list({"namespace": jobs.namespace})]
         jobs.scheduler.delete(app_id)
         assert jobs.scheduler.describe(app_id) is None
+
+
+POD_GROUPS: dict[str, Any] = {
+    "apiVersion": "apiextensions.k8s.io/v1",
+    "kind": "CustomResourceDefinition",
+    "metadata": {
+        "name": "podgroups.scheduling.k8s.io",
+        "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
+    },
+    "spec": {
+        "group": "scheduling.k8s.io",
+        "names": {"kind": "PodGroup", "plural": "podgroups", "singular": "podgroup"},
+        "scope": "Namespaced",
+        "versions": [
+            {
+                "name": "v1alpha2",
+                "served": True,
+                "storage": True,
+                "subresources": {"status": {}},
+                "schema": {
+                    "openAPIV3Schema": {
+                        "type": "object",
+                        "required": ["spec"],
+                        "properties": {
+                            "spec": {
+                                "type": "object",
+                                "required": ["schedulingPolicy"],
+                                "properties": {
+                                    "schedulingPolicy": {
+                                        "type": "object",
+                                        "properties": {
+                                            "basic": {"type": "object"},
+                                            "gang": {
+                                                "type": "object",
+                                                "required": ["minCount"],
+                                                "properties": {"minCount": {"type": "integer", "minimum": 1}},
+                                            },
+                                        },
+                                    }
+                                },
+                            },
+                            "status": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+                        },
+                    }
+                },
+            }
+        ],
+    },
+}
+"""PodGroup of scheduling.k8s.io/v1alpha2, by its published type (k8s.io/api 0.36), as far as torchx writes it."""
+
+
+def test_a_gang_of_plain_jobs(jobs):
+    """Strictly checked: the PodGroup, and the field of the pods, which is of the real type of a Job."""
+    with defined(POD_GROUPS):
+        app_id = jobs.run(
+            AppDef("two", [jobs.role(name="a"), jobs.role(name="b", num_replicas=2)]), cfg={"kind": "job"}
+        )
+        group = cluster.call("GET", jobs.path("podgroups", app_id.partition(":")[2], "apis/scheduling.k8s.io/v1alpha2"))
+        assert group["spec"] == {"schedulingPolicy": {"gang": {"minCount": 3}}}
+        made = cluster.call("GET", jobs.path("jobs", group=JOBS))["items"]
+        fields = [job["spec"]["template"]["spec"]["schedulingGroup"] for job in made]
+        assert fields == [{"podGroupName": group["metadata"]["name"]}] * 2
+        for job in made:
+            run_pods(jobs, job)
+        waits = {"type": "PodGroupScheduled", "status": "False", "reason": "Unschedulable", "message": "2/3 pods fit"}
+        path = jobs.path("podgroups", group["metadata"]["name"], "apis/scheduling.k8s.io/v1alpha2")
+        set_status(path, {"conditions": [waits]})
+        assert jobs.scheduler.describe(app_id).msg == "a/0 (and 2 more): its gang waits: 2/3 pods fit"
+        jobs.scheduler.delete(app_id)
+
+
+def test_a_gang_that_the_server_does_not_serve_is_refused(jobs):
+    """Nothing is made; without being asked for, the pods are scheduled one by one."""
+    with pytest.raises(BackendError, match="serves no PodGroups, which `gang=yes` needs"):
+        jobs.run(num_replicas=2, cfg={"kind": "job", "gang": "yes"})
+    assert cluster.call("GET", jobs.path("services"))["items"] == []
+    jobs.run(num_replicas=2, cfg={"kind": "job"})
+    item, _ = job_of(jobs)
+    assert "schedulingGroup" not in item["spec"]["template"]["spec"]
 
 
 @pytest.mark.parametrize("version", ["2.1", "2.2"])

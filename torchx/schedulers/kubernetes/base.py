@@ -19,7 +19,7 @@ from torchx.schedulers.kit.metrics import ReplicaMetrics
 from torchx.schedulers.kit.secrets import revealed
 from torchx.schedulers.kit.simulations import Simulation
 from torchx.schedulers.kit.verdict import describe, role_state, state_of
-from torchx.schedulers.kubernetes import answers, inside, lifecycle, our_retries, sweeps
+from torchx.schedulers.kubernetes import answers, gang, inside, lifecycle, our_retries, sweeps
 from torchx.schedulers.kubernetes.api import queries
 from torchx.schedulers.kubernetes.api.errors import unless_forbidden
 from torchx.schedulers.kubernetes.client import KubeApi
@@ -246,6 +246,8 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
             if reason := events.why_it_does_not_start(api, namespace, item):
                 facts = replace(starting.facts, reason=f"{starting.facts.reason}: {reason}")
                 pods = [replace(pod, facts=facts) if pod is starting else pod for pod in pods]
+        if why and found.kind == JOB and any(pod.facts.state is AppState.PENDING for pod in pods):
+            pods = _waiting(pods, gang.why_it_waits(api, namespace, found.owners))
         ended = functools.partial(events.how_it_ended, api, namespace)
         return answers.facts_of(app_id, found, pods, missing=missing, begun=bool(evictions(queued or ())), ended=ended)
 
@@ -415,6 +417,18 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     def _find(self, app_id: str, kinds: Iterable[str], *, pods: bool = True) -> JobObjects | None:
         api, namespace, name = self._locate(app_id)
         return queries.look(api, namespace, [name], kinds, pods=pods).get(name)
+
+
+def _waiting(pods: Sequence[Pod], said: str) -> Sequence[Pod]:
+    """Return the pods, of which those that wait for a node do so because of ``said``, if it is not empty."""
+    if not said:
+        return pods
+    return [
+        replace(pod, facts=replace(pod.facts, reason=said))
+        if pod.facts.state is AppState.PENDING and not pod.facts.host
+        else pod
+        for pod in pods
+    ]
 
 
 def split_id(app_id: str) -> tuple[str, str]:

@@ -40,6 +40,9 @@ PLURALS = {
     "RayCluster": ("apis/ray.io/v1", "rayclusters"),
     "PodGroup": ("apis/scheduling.volcano.sh/v1beta1", "podgroups"),
     "CoschedulingPodGroup": ("apis/scheduling.sigs.k8s.io/v1alpha1", "podgroups"),
+    "PodGroupV1Beta1": ("apis/scheduling.k8s.io/v1beta1", "podgroups"),
+    "PodGroupV1Alpha3": ("apis/scheduling.k8s.io/v1alpha3", "podgroups"),
+    "PodGroupV1Alpha2": ("apis/scheduling.k8s.io/v1alpha2", "podgroups"),
     "Queue": ("apis/scheduling.volcano.sh/v1beta1", "queues"),
     "Command": ("apis/bus.volcano.sh/v1alpha1", "commands"),
     "AppWrapper": ("apis/workload.codeflare.dev/v1beta2", "appwrappers"),
@@ -49,6 +52,8 @@ PLURALS = {
 }
 """Our name of a kind -> its base path and plural in the API."""
 
+GANGS = ("PodGroupV1Beta1", "PodGroupV1Alpha3", "PodGroupV1Alpha2")
+"""Kubernetes' own kinds of a gang, newest first."""
 WORKLOADS = ("Workload", "WorkloadV1Beta1")
 """Kueue's kinds of a job in a queue, newest first."""
 
@@ -95,6 +100,8 @@ def kind_of(item: Mapping[str, Any]) -> str:
         return "VolcanoJob"
     if kind == "AppWrapper" and group.startswith("mcad.ibm.com"):
         return "AppWrapperV1Beta1"
+    if kind == "PodGroup":
+        return next((name for name in GANGS if PLURALS[name][0] == f"apis/{group}"), kind)
     return kind
 
 
@@ -131,6 +138,7 @@ class KubeApi:
         self._answered: set[tuple[str, str]] = set()
         self._served: dict[Sequence[str], str] = {}
         self._version: tuple[int, int] | None = None
+        self._groups: set[str] | None = None
 
     @property
     def client(self) -> Any:
@@ -244,9 +252,13 @@ class KubeApi:
         return found
 
     def groups(self) -> set[str]:
-        """Return the APIs of the cluster, such as ``jobset.x-k8s.io/v1alpha2``; empty if we may not list them."""
-        found = unless_forbidden(lambda: self.get("/apis").get("groups") or (), ())
-        return {str(version.get("groupVersion")) for group in found for version in group.get("versions") or ()}
+        """Return the APIs of the cluster, such as ``jobset.x-k8s.io/v1alpha2``; it is asked once. Empty if we may not
+        list them.
+        """
+        if self._groups is None:
+            found = unless_forbidden(lambda: self.get("/apis").get("groups") or (), ())
+            self._groups = {str(v.get("groupVersion")) for group in found for v in group.get("versions") or ()}
+        return self._groups
 
     def may(self, verb: str, kind: str, namespace: str) -> bool:
         """Whether we have a right to a kind, or to a subresource such as ``Pod/log``; True if this cannot be checked.

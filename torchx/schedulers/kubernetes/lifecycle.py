@@ -32,7 +32,7 @@ def create_all(api: KubeApi, objects: list[Object], *, mutual: bool = False) -> 
         for item in others:
             child = {**item, "metadata": {**item["metadata"], "ownerReferences": [_reference(owner, made)]}}
             reference = _reference(item, api.create(child))
-            if item["kind"] not in ("Secret", "ConfigMap"):  # no TTL deletes them
+            if item["kind"] not in ("Secret", "ConfigMap", "PodGroup"):  # no TTL deletes them
                 references.append(reference)
         if mutual and references:
             api.patch(path_to(kind_of(owner), owner), {"metadata": {"ownerReferences": references}})

@@ -15,6 +15,7 @@ RESERVED_MEMMB = 1024
 """Defaults of the options: reserved for the system pods of each node."""
 
 KINDS = (AUTO, JOB, JOBSET, VOLCANO, KUBEFLOW, PYTORCH)
+GANG = ("auto", "yes", "no")
 FORMS = {"v1beta2": V1BETA2, "v1beta1": V1BETA1}
 
 
@@ -51,6 +52,9 @@ class KubernetesOpts(StructuredOpts):
 
     kind: str = AUTO
     """kind of object to create: auto, job, jobset, volcano, kubeflow (a TrainJob) or pytorchjob"""
+
+    gang: str = "auto"
+    """schedule the pods of plain Jobs all together, or none: yes, no, or auto, where the cluster can (1.36)"""
 
     local_queue: str | None = None
     """Kueue queue to submit to (a LocalQueue of the namespace)"""
@@ -109,6 +113,13 @@ class KubernetesOpts(StructuredOpts):
             raise ConfigError(
                 f"`queue` is an option of Volcano, but kind is `{self.kind}`",
                 hint="the option of Kueue is `local_queue`",
+            )
+        if self.gang not in GANG:
+            raise ConfigError(f"gang `{self.gang}` is not one of {', '.join(GANG)}")
+        if self.gang == "yes" and self.expected_kind() != JOB:
+            raise ConfigError(
+                f"`gang=yes` is for plain Jobs, but kind is `{self.expected_kind()}`",
+                hint="Volcano always starts gangs; for other kinds, a queue of Kueue (`local_queue`) does",
             )
         if self.local_queue and self.expected_kind() == VOLCANO:
             raise ConfigError(

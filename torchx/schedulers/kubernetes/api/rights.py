@@ -41,6 +41,10 @@ _SWEEP = {"ConfigMap": "create get patch", "Pod": "list delete"}
 """For the values of a sweep, which is a Job, and for cancelling single tasks."""
 
 
+_GANG = {"PodGroupV1Alpha2": "create get"}
+"""For a gang of plain Jobs, where the cluster schedules gangs."""
+
+
 def needed(kind: str, *, queued: bool, inline: bool = False, coscheduled: bool = False) -> dict[str, str]:
     """Return the rights for jobs of a kind (of :data:`names.OWNERS`): kind or subresource -> verbs."""
     more = (_PARTS, _QUEUED if queued else {}, _INLINE if inline else {}, _COSCHEDULED if coscheduled else {})
@@ -56,7 +60,7 @@ def role_manifest(kind: str, namespace: str, *, queued: bool, inline: bool = Fal
     ``inline`` code in a ConfigMap.
     """
     own = needed(kind, queued=queued, inline=inline, coscheduled=coscheduled)
-    rights = {**own, **(_SWEEP if kind == names.JOB else {})}
+    rights = {**own, **(_SWEEP | _GANG if kind == names.JOB else {})}
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
