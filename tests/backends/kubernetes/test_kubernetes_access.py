@@ -140,18 +140,30 @@ def test_a_provider_of_identities_gives_a_new_token(torchx, tmp_path, monkeypatc
     assert asked == [page, ["good"], page, ["bad"]]
 
 
-def test_a_client_certificate(torchx, tmp_path):
-    """Signed by the cluster's authority, given as data within kubeconfig; its key is left nowhere."""
-    key, request = tmp_path / "key", tmp_path / "csr"
-    subprocess.run(
-        ["openssl", "req", "-new", "-newkey", "rsa:2048", "-nodes", "-subj", "/O=system:masters/CN=ann",
-         "-keyout", key, "-out", request],
-        check=True, capture_output=True,
-    )  # fmt: skip
-    certificate = cluster.sign(request.read_bytes())
-    encoded = {name: base64.b64encode(data).decode() for name, data in (("c", certificate), ("k", key.read_bytes()))}
-    user = {"client-certificate-data": encoded["c"], "client-key-data": encoded["k"]}
-    torchx("list", "-s", "kubernetes", KUBECONFIG=kubeconfig_of(tmp_path / "config", user))
+def test_a_client_certificate(torchx, jobs, tmp_path):
+    """Signed by the cluster's authority, given as data within kubeconfig; its key is left nowhere. One without rights
+    is refused by its name.
+    """
+    app_id, left = jobs.run(), tmp_path / "left"
+    left.mkdir()
+
+    def listed(subject, **how):
+        key, request = tmp_path / "key", tmp_path / "csr"
+        subprocess.run(
+            ["openssl", "req", "-new", "-newkey", "rsa:2048", "-nodes", "-subj", subject, "-keyout", key, "-out", request],
+            check=True, capture_output=True,
+        )  # fmt: skip
+        certificate = cluster.sign(request.read_bytes())
+        encoded = {
+            name: base64.b64encode(data).decode() for name, data in (("c", certificate), ("k", key.read_bytes()))
+        }
+        user = {"client-certificate-data": encoded["c"], "client-key-data": encoded["k"]}
+        env = {"KUBECONFIG": kubeconfig_of(tmp_path / "config", user), "TMPDIR": str(left)}
+        return torchx("list", "-s", "kubernetes", **env, **how)
+
+    assert app_id in listed("/O=system:masters/CN=ann").stdout
+    assert 'User "bob" cannot list' in listed("/CN=bob", code=4).stderr
+    assert list(left.rglob("*")) == []
 
 
 @pytest.mark.parametrize("text", ["", "a: [", "[]", "apiVersion: v1\nkind: Config\n"])
@@ -346,6 +358,7 @@ kubernetes.config.load_kube_config(context="good")
 assert CoreV1Api().read_namespace("default").kind == "Namespace"
 assert KubeApi(ApiClient()).get("/api/v1/namespaces/default")["kind"] == "Namespace"
 assert api.get("/api/v1/namespaces/default")["kind"] == "Namespace"
+print("all of it")
 """
 
 
@@ -354,4 +367,8 @@ def test_the_client_of_others_is_whole(kubeconfig, tmp_path, before, whole):
     """Models are not imported for us; a program that imports the package, before or after, has them."""
     good = kubeconfig_of(tmp_path / "good", {"token": cluster.TOKEN}, context="good")
     program = PROGRAM.format(before=before, whole=whole)
-    subprocess.run([sys.executable, "-c", program], env={**os.environ, "KUBECONFIG": good}, check=True, timeout=60)
+    env = {**os.environ, "KUBECONFIG": good}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (0, "all of it\n"), done.stderr

@@ -47,12 +47,14 @@ class TestInsideKubernetes(InsideContract):
     """The contract."""
 
 
-def test_a_session(torchx: object, image: str, shell: Shell, eventually: Callable[..., object]) -> None:
+def test_a_session(torchx: object, image: str, jobs: Jobs, shell: Shell, eventually: Callable[..., object]) -> None:
     """A shell in a pod that ends with it."""
     shell.env.update({name: value for name, value in os.environ.items() if name.startswith(("KUBE", "TORCHX_"))})
     words = ["-s", "kubernetes", "--workspace=", "utils.session", "--image", image, "--memMB", "64"]
     handle = shell.session(*words)
     eventually(lambda: "CANCELLED" in shell.torchx("status", handle, check=False))
+    eventually(lambda: not jobs.pods(handle.rpartition("/")[2]))
+    assert "CANCELLED" in shell.torchx("status", handle, check=False)
 
 
 @pytest.fixture(scope="session")

@@ -132,8 +132,10 @@ def test_a_missing_image_is_named(torchx):
 def test_a_request_that_no_node_can_meet_is_explained_in_the_schedulers_words(torchx, image):
     """Shortened to one line."""
     torchx("run", "utils.sh", "--image", image, "--cpu", "5000", "true")
-    wait_for(torchx, "@last", lambda s: s["msg"] == "no node fits: 0/1 nodes are available: 1 Insufficient cpu")
+    found = wait_for(torchx, "@last", lambda s: (s["msg"] or "").startswith("no node fits"))
+    assert (found["state"], found["msg"]) == ("PENDING", "no node fits: 0/1 nodes are available: 1 Insufficient cpu")
     torchx("cancel", "@last")
+    assert wait_for(torchx, "@last", lambda s: s["state"] != "PENDING")["state"] == "CANCELLED"
 
 
 def test_two_roles(torchx, image, tmp_path):
