@@ -184,7 +184,7 @@ def _admission(api: KubeApi, objects: Callable[[], list[Object]]) -> str | Findi
         if isinstance(e, ParseError) or (_TRANSIENT.search(str(e)) and not _never_fits(str(e))):
             return doubt(str(e), e.hint)
         raise
-    return f"the API server accepts its {len(made)} objects"
+    return f"the API server accepts its {len(made)} object{'s' * (len(made) != 1)}"
 
 
 def of_small_job(api: KubeApi, objects: Callable[[], list[Object]]) -> Check:
