@@ -14,6 +14,9 @@ def test_partitions_and_the_first_to_start() -> None:
         assert all(pool.name and pool.nodes and pool.cpus > 0 and pool.free_cpus >= 0 for pool in pools)
         assert any(pool.start is not None and pool.fitting for pool in pools)
         assert all(pool.why for pool in runner.nodes("slurm", None, Resource(1, 64, 50), 1))
+        at = {pool.name: pool for pool in pools}
+        assert at["main"].start is not None  # the default partition, which `sinfo` marks
+        assert (at["closed"].start, at["closed"].usable) == (None, 0)
         handle = runner.run(AppDef("auto", [role]), "slurm", {"partition": "auto"})
         status = runner.wait(handle, 0.2)
         assert status is not None and str(status.state) == "SUCCEEDED"

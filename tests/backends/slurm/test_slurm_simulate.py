@@ -59,7 +59,7 @@ def test_a_step_is_killed(scheduler: SlurmScheduler, cancelled: list[str], toget
     """
     code = "import time; print('up', flush=True); time.sleep(9999)"
     role = Role("w", "", entrypoint=sys.executable, args=["-c", code], num_replicas=2, resource=Resource(1, 0, 50))
-    app = AppDef("killed", [role], metadata={RETRY: "standard"})
+    app = AppDef("killed", [role], metadata={RETRY: "standard, unknown:0"})
     cancelled.append(app_id := scheduler.submit(app, {"replicas_per_node": together}))
     until(scheduler, app_id, lambda f: all(list(scheduler.log_iter(app_id, "w", k)) for k in (0, 1)))
     scheduler.simulate(app_id, "kill", ("w", 1)).make()

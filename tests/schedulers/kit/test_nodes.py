@@ -20,10 +20,11 @@ from torchx.schedulers.slurm.options import SlurmOpts
 from torchx.specs.api import GPU_TYPE, Resource, Role
 
 SINFO = """\
-gpu                 |mixed               |48/80/0/128         |1031000             |400000              |gpu:h100:8(S:0-1)   |gpu:h100:3(IDX:0-2) |
-gpu                 |idle                |0/128/0/128         |1031000             |0                   |gpu:h100:8(S:0-1)   |gpu:h100:0(IDX:N/A) |
-gpu                 |drained             |0/0/128/128         |1031000             |0                   |gpu:h100:8(S:0-1)   |gpu:h100:0(IDX:N/A) |
-cpu                 |allocated           |64/0/0/64           |1                   |0                   |(null)              |gpu:0               |
+gpu                 |up                  |mixed               |48/80/0/128         |1031000             |400000              |gpu:h100:8(S:0-1)   |gpu:h100:3(IDX:0-2) |
+gpu                 |up                  |idle                |0/128/0/128         |1031000             |0                   |gpu:h100:8(S:0-1)   |gpu:h100:0(IDX:N/A) |
+gpu                 |up                  |drained             |0/0/128/128         |1031000             |0                   |gpu:h100:8(S:0-1)   |gpu:h100:0(IDX:N/A) |
+cpu                 |up                  |allocated           |64/0/0/64           |1                   |0                   |(null)              |gpu:0               |
+closed              |down                |idle                |0/64/0/64           |1                   |0                   |(null)              |gpu:0               |
 garbage
 """
 
@@ -46,6 +47,7 @@ START = "sbatch: Job 17 to start at 2026-11-29T17:00:00 using 16 processors on n
 ANSWERS = {
     "sinfo": done(SINFO),
     "--partition=gpu": done(stderr=START),
+    "--partition=closed": done(stderr=START.replace("17:00", "16:00")),  # as Slurm says
     "--partition=cpu": done(stderr="sbatch: error: Requested node configuration is not available", code=1),
 }
 
@@ -53,12 +55,13 @@ ANSWERS = {
 def test_slurm() -> None:
     """Free is what running jobs leave; drained nodes are in the pool, and not free. 1 MiB is no memory."""
     need = Resource(4, 8, 1000, {GPU_TYPE: "h100"})
-    gpu, cpu = slurm.pools(run(ANSWERS), SlurmOpts(), need, 2)
+    gpu, cpu, closed = slurm.pools(run(ANSWERS), SlurmOpts(), need, 2)
     assert (gpu.name, gpu.gpu, gpu.nodes, gpu.usable, gpu.gpus) == ("gpu", "h100", 3, 2, 8)
     assert (gpu.free_cpus, gpu.free_gpus, gpu.free_memory_mb) == (208, 13, 631000 + 1031000)
     assert gpu.fitting == 1 and gpu.start == 1795971600 and gpu.why == ""
     assert (cpu.memory_mb, cpu.free_memory_mb, cpu.free_cpus, cpu.fitting, cpu.start) == (-1, -1, 0, 0, None)
     assert cpu.why == "Requested node configuration is not available"
+    assert (closed.usable, closed.free_cpus, closed.start, closed.why) == (0, 0, None, "takes no jobs now")
 
 
 def test_the_partition_that_starts_first() -> None:

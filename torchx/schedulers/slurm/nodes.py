@@ -14,7 +14,7 @@ from torchx.schedulers.slurm.options import SlurmOpts, node_options
 from torchx.specs.api import Resource, Role
 
 Run = Callable[..., Completed]
-_FIELDS = ("Partition", "StateLong", "CPUsState", "Memory", "AllocMem", "Gres", "GresUsed")
+_FIELDS = ("PartitionName", "Available", "StateLong", "CPUsState", "Memory", "AllocMem", "Gres", "GresUsed")
 _GONE = re.compile(r"down|drain|fail|maint|unk|inval|boot|power|no_respond|\*$|reserved|planned_off", re.IGNORECASE)
 _SEPARATOR = "|"
 AUTO = "auto"
@@ -29,8 +29,8 @@ def nodes(run: Run) -> list[Node]:
 
 
 def _node(cells: Sequence[str]) -> Node:
-    partition, state, cpus, memory, taken, gres, used = (cell.strip() for cell in cells[: len(_FIELDS)])
-    usable = not _GONE.search(state)
+    partition, up, state, cpus, memory, taken, gres, used = (cell.strip() for cell in cells[: len(_FIELDS)])
+    usable = up == "up" and not _GONE.search(state)
     counts = [int(n) if n.isdigit() else 0 for n in cpus.split("/")] or [0]  # allocated, idle, other, total
     gpus, kind = gpus_in(gres)
     total = int(memory) if memory.isdigit() else -1
@@ -68,6 +68,8 @@ def pools(run: Run, opts: SlurmOpts, need: Resource | None, count: int) -> list[
         if pool.name not in starts:
             starts[pool.name] = _start(run, opts, need, count, pool.name)
         pool.start, pool.why = starts[pool.name]
+        if not pool.usable:  # Slurm would name a time for a partition that is down
+            pool.start, pool.why = None, pool.why or "takes no jobs now"
     return found
 
 
