@@ -29,7 +29,8 @@ from torchx.schedulers.kit.names import NameRule
 from torchx.schedulers.kit.secrets import sources
 from torchx.schedulers.kit.verdict import state_of
 from torchx.schedulers.kit.views import by_view
-from torchx.schedulers.slurm import sweeps
+from torchx.schedulers.slurm import allocations, sweeps
+from torchx.schedulers.slurm.allocations import move_in, suggest
 from torchx.schedulers.slurm.answers import bare, facts_of
 from torchx.schedulers.slurm.client import NO_MEMORY, OVER, SlurmQueries, hint_for, parse_sbatch, version
 from torchx.schedulers.slurm.events import SLURM_LOG
@@ -94,7 +95,7 @@ SLURM_JOB_DIRS = ".torchxslurmjobdirs"
 
 NAME_RULE = NameRule(100)
 _RANDOM = 6
-_KNOWN_ID = re.compile(r"\d+(_\d+)?")
+_KNOWN_ID = re.compile(r"\d+(_\d+)?")  # of a job of its own
 _DEPENDENCIES = {"ok": "afterok", "any": "afterany", "fail": "afternotok"}
 
 
@@ -162,6 +163,10 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
             from torchx.schedulers.slurm.notices import is_wanted
 
             request.notify = is_wanted(wishes)
+        if opts.in_:
+            move_in(request, opts, wishes, functools.partial(self.run_command, self._site_of(cfg)))
+        else:
+            suggest(remote=bool(cfg.get("ssh")))
         request.check()
         return AppDryRunInfo(request, str)
 
@@ -211,6 +216,8 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
         beating = outranking(script, argv)
         without.update(dict.fromkeys(i for i in beating if site is not self._here or i in os.environ))
         made = Submission(request.name, argv, folder, files, without=[*without])
+        if request.inside[0]:
+            return allocations.submission(made, request)
         return made if request.arrays is None else request.arrays.submission(made, request)
 
     def export(self, dryrun_info: AppDryRunInfo[SlurmBatchRequest]) -> Export:
@@ -219,6 +226,7 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
             raise NotSupportedError("this job is your own batch script", hint="submit it with `sbatch`")
         from torchx.schedulers.slurm.export import export
 
+        allocations.refuse_export(dryrun_info.request)
         dryrun_info.request.notify, dryrun_info.request.sample_s = False, 0  # without torchx nothing uses them
         return export(self._submission(dryrun_info, self._here), dryrun_info.request)
 
@@ -239,6 +247,8 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
         run = functools.partial(self.run_command, site, patience_s=0, timeout_s=0.9 * LIMIT_S.get())
         if job is None:
             return doctor.of_cluster(run, SlurmOpts.from_cfg(cfg), site.name)
+        if job.request.inside[0]:
+            return ()  # `_submit_dryrun` has found the allocation
         return doctor.of_job(
             run, self._submission(job, site), lambda done: self._second_submission(job, site, done) is not None
         )
@@ -280,7 +290,11 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
         records = self._succeeded(site, folders)
         if left := [i for i in asked if i not in records]:
             records.update(slurm.jobs(left, ended=functools.partial(self._have_ended, site, folders)))
+        inner = {i: folders[i] for i in app_ids if i in folders and allocations.STEP_ID.fullmatch(i)}
+        folders = {i: folder for i, folder in folders.items() if i not in inner}
         known = self._waiting.as_before(records, folders)
+        if inner:
+            known.update(allocations.known(slurm, site, functools.partial(self.run_command, site), inner))
         folders = {i: folder for i, folder in folders.items() if i not in known}
         jobs = files_of(site.files, {i: found for i, found in records.items() if i not in known}, folders)
         dead = [i for i, job in jobs.items() if job.state is AppState.FAILED and job.was_killed]
@@ -321,6 +335,7 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
     def _choose_previous(self, folder: JobFolder, paths: Sequence[LogPaths]) -> None:
         choose_previous(folder, paths)
 
+    @by_view
     def simulate(self, app_id: str, fault: str, replica: tuple[str, int]) -> Simulation:
         """See :class:`torchx.schedulers.kit.abilities.Simulates`."""
         from torchx.schedulers.slurm.simulate import simulation

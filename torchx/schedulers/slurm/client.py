@@ -121,7 +121,8 @@ def parse_sbatch(text: str) -> str:
     >>> parse_sbatch("Welcome\\n7;tst\\nBalance left: 12 hours\\n"), parse_sbatch("Submitted batch job 8\\n")
     ('7', '8')
     """
-    found = re.findall(r"^\s*(\d+)(?:;\S*)?\s*$", text, re.MULTILINE) or re.findall(r"Submitted batch job (\d+)", text)
+    found = re.findall(r"^\s*(\d+(?:\.\d+)?)(?:;\S*)?\s*$", text, re.MULTILINE)  # a step has a dot
+    found = found or re.findall(r"Submitted batch job (\d+)", text)
     if not found:
         raise ParseError(f"`sbatch` answered `{text.strip()}`, which is not a job id", text=text)
     return str(found[-1])

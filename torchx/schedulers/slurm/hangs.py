@@ -55,7 +55,11 @@ def _stacks() -> Stacks:
     from torchx.schedulers.kit.inside.spawned import SpawnedProcess
     from torchx.schedulers.slurm.inside import Step, component_of, step_words
 
-    folder, events, job_id = JobFolder(LocalFiles(), os.getcwd()), _events(), os.environ["SLURM_JOB_ID"]
+    folder, events, job_id = (
+        JobFolder(LocalFiles(), os.getcwd()),
+        _events(),
+        os.environ["SLURM_JOB_ID"].partition(".")[0],
+    )
     nodes = {
         n: os.environ[f"SLURM_JOB_NODELIST_HET_GROUP_{n}"] for n in range(int(os.environ.get("SLURM_HET_SIZE", "0")))
     }

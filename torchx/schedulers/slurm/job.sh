@@ -6,7 +6,8 @@
 # `least`, `retries` and `policy`; a function `replica_N` for each replica; and the variables `cwd`, `secrets` (1: steps read
 # secrets), `python` (the Python to try first; empty: no policy for retries by cause), `notify` and `watch` (the same for
 # notices and the watchdog), `wish` (the watchdog's timeout and action, such as 10m:cancel), `every` (seconds between two
-# samples of the replicas' usage; empty: no sampling) and `early` (how many seconds before the time limit the script is warned).
+# samples of the replicas' usage; empty: no sampling), `early` (how many seconds before the time limit the script is warned)
+# and `inside` (the nodes of an allocation, which stays as it is: the script is itself one of its steps).
 #
 # shellcheck disable=SC2016,SC2034,SC2154,SC2206,SC2329
 
@@ -16,6 +17,14 @@ if [[ ! -s $folder/job.json ]]; then
   exit 78
 fi
 # @JOB@
+at='' allocation=${SLURM_JOB_ID%%.*}
+if [[ -n ${inside-} ]]; then
+  at=${SLURM_JOB_ID#"$allocation"} at=${at#.} at=${at:-$SLURM_STEP_ID}
+  for name in "${!SLURM_@}"; do  # what this step was given would count for those of the replicas
+    case $name in SLURM_CONF | SLURM_CLUSTERS | SLURM_JWT) ;; *) unset "$name" ;; esac
+  done
+  export SLURM_JOB_ID=$allocation.$at SLURM_JOB_NODELIST=$inside
+fi
 # -- state of the job --------------------------------------------------------------------------------
 declare -A host=() pid=() ended=() tries=() known=() again=() lost=() rank0=()
 alive=0 failed=0 code=0 guilty=0 stopping=0 deadline=0 terminated=0 stamped=0 grace=30 now=0
@@ -65,7 +74,10 @@ into='exec >>"$0/stdout.log" 2>>"$0/stderr.log" || exit 78'"${every:+$sampled}${
   exec "$@"'
 
 # The name identifies the replica of the step.
-step() { exec srun --nodes=1 --ntasks=1 --export=ALL --job-name="replica.$i" --chdir="$dir" "$@"; }
+step() {
+  export SLURM_JOB_ID=$allocation
+  exec srun ${inside:+--overlap} --nodes=1 --ntasks=1 --export=ALL --job-name="replica.$i${at:+@$at}" --chdir="$dir" "$@"
+}
 
 choose_dir() {
   dir=$1
@@ -103,7 +115,12 @@ kill_steps() {  # [role]
 stop() {  # all replicas: SIGTERM, and SIGKILL after the grace period
   clock
   stopping=1 deadline=$((now + grace)) stopped=${ticks-}
-  scancel --signal=TERM "$SLURM_JOB_ID" 2>/dev/null || kill_steps
+  local whose=("$SLURM_JOB_ID")
+  if [[ -n $inside ]]; then  # with --ctld only the nodes of a step are asked
+    mapfile -t whose < <(squeue --steps --noheader --jobs="$allocation" --format='%i %j' | sed -n "s/ replica\\..*@$at *$//p")
+    whose=(--ctld "${whose[@]}")
+  fi
+  scancel --signal=TERM "${whose[@]}" 2>/dev/null || kill_steps
 }
 
 overdue() { ((stopping && now >= deadline)); }
@@ -196,7 +213,7 @@ for i in "${!paths[@]}"; do
   touch -- "${paths[$i]}/stdout.log" "${paths[$i]}/stderr.log"
   if [[ -z ${rank0[${role_of[$i]}]-} ]]; then rank0[${role_of[$i]}]=${host[$i]}; fi
 done
-export TORCHX_RANK0_PORT=$((10000 + (SLURM_JOB_ID * 7 + ${SLURM_RESTART_COUNT:-0}) % 20000))
+export TORCHX_RANK0_PORT=$((10000 + (allocation * 7 + 131 * ${at:-0} + ${SLURM_RESTART_COUNT:-0}) % 20000))
 rdzv=$SLURM_JOB_ID${SLURM_RESTART_COUNT:+.$SLURM_RESTART_COUNT}${TORCHX_TRY:+-$TORCHX_TRY}
 unset TORCHX_TRY
 for i in "${!paths[@]}"; do
@@ -221,6 +238,10 @@ while ((alive)); do
   if ((now - stamped > (now - began) / 3600 + ${#paths[@]} / 100)); then
     stamp
     stamped=$now
+  fi
+  if [[ -n $inside && -e $folder/stop ]] && ((!stopping)); then
+    terminated=1
+    stop
   fi
   if overdue; then kill_steps; fi
   if ((due && !stopping)) && [[ $now -ge $due_at || $folder/progress -nt $folder/checkpoint ]]; then
@@ -247,7 +268,7 @@ elif ((failed && !terminated)) && [[ ${policy[$guilty]} == APPLICATION ]]; then
     echo $((used + 1)) >retried
     note retry $((used + 1))
     # Slurm ends the job before scontrol exits: without the trap a requeue would look like a rejection.
-    if (trap '' TERM; exec scontrol requeue "$SLURM_JOB_ID"); then
+    if [[ -z $inside ]] && (trap '' TERM; exec scontrol requeue "$SLURM_JOB_ID"); then
       # Wait for Slurm to kill this script: it would take an exit code for the end of the job.
       for ((i = 0; i < 60 || terminated; i++)); do sleep 1; done
     fi
@@ -267,7 +288,7 @@ send_notices() {
   (trap '' TERM; PYTHONPATH='' exec "$python" "$folder/retry.pyz" notices "$code" "$terminated") 2>>"$folder/notices.log"
 }
 last=1
-if [[ -n $secrets${notify-} ]] && ((terminated)) && ! for_good; then last=0; fi
+if [[ -z $inside && -n $secrets${notify-} ]] && ((terminated)) && ! for_good; then last=0; fi
 if ((last)) && [[ -n $secrets ]]; then rm -f -- "$folder/secrets.sh"; fi
 words=("$code")
 ((terminated)) || words+=(over)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
 
 from torchx.errors import ConfigError
 from torchx.schedulers.api import StructuredOpts
 from torchx.schedulers.slurm.containers import RUNTIMES
-from torchx.specs.api import Resource, Role, runopts
+from torchx.specs.api import CfgVal, Resource, Role, runopts
 from torchx.specs.gpu_types import native
 from torchx.util.records import dataclass
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 Options = dict[str, str | None]
 
 _COUNT = re.compile(r"([0-9]+)([kmgtp]?)", re.IGNORECASE)  # in generic resources
 
-# Names of fields have no dashes; the names of these options do.
-_DASHED = {"mail_type": "mail-type", "mail_user": "mail-user"}
+# Names of fields have no dashes and are no words of Python; the names of these options are.
+_DASHED = {"mail_type": "mail-type", "mail_user": "mail-user", "in_": "in"}
 
 NODE_OPTIONS = ("account", "constraint", "exclude", "nodelist", "partition", "qos", "reservation", "time")
 """Run options that say which nodes a job gets, by the names that ``sbatch`` has for them."""
@@ -71,6 +75,10 @@ class SlurmOpts(StructuredOpts):
     gres: str | None = None
     """generic resources of each replica: `gpu:a100` selects the type of its GPUs, `nvme:1,shard:2` requests others"""
 
+    in_: str | None = None
+    """run at once in the allocation that you hold, as a step: its id or handle, or `current`; options that
+    choose nodes do not apply"""
+
     job_dir: str | None = None
     """new folder, on a file system that all nodes share, to copy the workspace to and run in"""
 
@@ -123,6 +131,10 @@ class SlurmOpts(StructuredOpts):
                 required=opt.is_required,
             )
         return opts
+
+    @classmethod
+    def from_cfg(cls, cfg: Mapping[str, CfgVal]) -> Self:
+        return super().from_cfg({**cfg, "in_": cfg["in"]} if "in" in cfg else cfg)
 
     def check(self) -> None:
         """Raise ConfigError for values that Slurm would reject later, or accept although they break the job."""

@@ -137,6 +137,7 @@ class SlurmBatchRequest:
         arrays: the job arrays of a sweep.
         notify: its script sends notices when it ends.
         watchdog: after which silence its script inspects the job, such as ``10m:cancel``; empty: never.
+        inside: id of the allocation in which it runs as a step, and its nodes; empty for a job of its own.
         sample_s: interval at which the resource usage of replicas is sampled, seconds; 0: never.
         requeue: whether Slurm may requeue the job by itself: ``yes``, ``no``, or ``auto`` for the site's default.
     """
@@ -154,6 +155,7 @@ class SlurmBatchRequest:
     arrays: Arrays | None = None
     notify: bool = False
     watchdog: str = ""
+    inside: tuple[str, str] = ("", "")
     sample_s: float = SAMPLE_S
 
     def materialize(self) -> str:
@@ -241,10 +243,12 @@ def render(request: SlurmBatchRequest) -> str:
     replicas = list(request.replicas.values())
     groups = _groups(replicas)
     parts = [RETRIES_FILE] if request.retry else []
-    lines = ["#!/bin/bash", directive({"job-name": request.name, "open-mode": "append"})]
-    for number, group in enumerate(groups):
-        lines += ["#SBATCH hetjob"] if number else []
-        lines.append(directive(group_options(request, group)))
+    lines = ["#!/bin/bash"]
+    if not request.inside[0]:
+        lines.append(directive({"job-name": request.name, "open-mode": "append"}))
+        for number, group in enumerate(groups):
+            lines += ["#SBATCH hetjob"] if number else []
+            lines.append(directive(group_options(request, group)))
     locale = os.environ.get("LC_ALL")
     lines += [
         "# Written by torchx. The working directory of the batch job is its folder.",
@@ -253,6 +257,7 @@ def render(request: SlurmBatchRequest) -> str:
         *(line for number in range(len(groups)) for line in _functions(request, groups, number)),
         "# -- settings of the sections below -----------------------------------------------------------------",
         f"cwd={quote(request.cwd)}",
+        *([f"inside={quote(request.inside[1])}"] if request.inside[0] else []),
         f"secrets={1 if any(split(replica.env)[1] for replica in replicas) else ''}",
         f"python={quote(sys.executable or 'python3') if request.retry else ''}",
         *([f"notify={quote(sys.executable or 'python3')}"] if request.notify else []),

@@ -15,6 +15,7 @@ from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.metrics import ReplicaMetrics, read_kept
 from torchx.schedulers.kit.views import View, by_view
 from torchx.schedulers.slurm import sweeps
+from torchx.schedulers.slurm.allocations import STEP_ID, AllocatedJobs
 from torchx.schedulers.slurm.ends import ReportsItsEnd
 from torchx.schedulers.slurm.events import SWEEP_PREFIX
 from torchx.schedulers.slurm.request import SlurmBatchRequest
@@ -39,6 +40,8 @@ class SpecialJobs(ReportsItsEnd):
             view = SweepJobs.of(self)
             view.sweep, view.task = sweep, JobId.of(app_id).task
             return view
+        if STEP_ID.fullmatch(app_id):
+            return AllocatedJobs.of(self)
         folder = self._folder(app_id)
         return ScriptJobs.of(self) if folder is not None and is_script(folder.roles()) else self
 

@@ -99,6 +99,8 @@ def check(request: SlurmBatchRequest, app: AppDef | None) -> None:
     """Raise NotSupportedError for a job that cannot be the task of an array."""
     if app is not None and is_script(app.roles):
         raise NotSupportedError("a batch script of your own is not the task of a job array")
+    if request.inside[0]:
+        raise NotSupportedError("job arrays do not run within an allocation")
     if request.retry or request.max_retries:
         raise NotSupportedError("the tasks of job arrays are not started again")
     replicas = request.replicas.values()
