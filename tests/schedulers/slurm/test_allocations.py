@@ -28,9 +28,9 @@ def _scheduler(answer: str = "RUNNING 2 n[1-2]\n") -> SlurmScheduler:
     return SlurmScheduler("s", commands=runner, sleep=lambda _: None)
 
 
-def _app(script: str = "true", n: int = 1, **metadata: str) -> AppDef:
+def _app(script: str = "true", n: int = 1, metadata: dict[str, str] | None = None) -> AppDef:
     role = Role("w", "", entrypoint="sh", args=["-c", script], num_replicas=n, resource=Resource(1, 0, 64))
-    return AppDef("job", [role], metadata=metadata)
+    return AppDef("job", [role], metadata=metadata or {})
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,10 @@ def _app(script: str = "true", n: int = 1, **metadata: str) -> AppDef:
         pytest.param("x", "", _app(), "run option `in` is `x`", id="no-id"),
         pytest.param("current", "", _app(), "this shell is not in an allocation", id="not-inside"),
         pytest.param("7", "RUNNING 2 n[1-2]\n", _app(n=3), "needs 3 nodes, and the allocation 7 has 2", id="too-small"),
-        pytest.param("7", "RUNNING 1 n1\n", _app(**{TIMEOUT: "5m"}), "`--timeout` is not available", id="timeout"),
-        pytest.param("7", "RUNNING 1 n1\n", _app(**{RETRY: "node:3"}), "`--retry` is not available", id="retry"),
+        pytest.param(
+            "7", "RUNNING 1 n1\n", _app(metadata={TIMEOUT: "5m"}), "`--timeout` is not available", id="timeout"
+        ),
+        pytest.param("7", "RUNNING 1 n1\n", _app(metadata={RETRY: "node:3"}), "`--retry` is not available", id="retry"),
     ],
 )
 def test_what_is_refused(given: str, answer: str, app: AppDef, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
