@@ -24,6 +24,7 @@ from torchx.runner.sweeps.sweeps import check_job, submit
 from torchx.specs import AppDryRunInfo
 from torchx.specs.images import NamesOnly
 from torchx.specs.tasks import NAME, TaskList
+from torchx.util.records import replace
 from torchx.util.term import is_tty
 
 MAX_TASKS = 100_000
@@ -49,6 +50,7 @@ _POINTS: tuple[Row, ...] = (
     ("--grid", "NAME=V,V,...", "values, or a range such as 0..99; several are combined", {"action": "append"}),
     ("--from", "FILE", "rows of values, .csv or .jsonl", {"dest": "file"}),
     ("--max-parallel", "N", "run at most N tasks at a time", {"type": int}),
+    ("--pack", "N", "run N tasks, one after another, in each element of a job array", {"type": int}),
     ("--max-tasks", "N", f"reject a sweep of more tasks (default {MAX_TASKS:,})", {"type": int}),
     ("--retry-failed", "SWEEP", "launch the failed, cancelled and lost tasks of a sweep again; give no component"),
 )
@@ -92,9 +94,12 @@ def _tasks(args: argparse.Namespace) -> TaskList:
     width = getattr(args, "max_parallel", 0)
     if width < 1 and hasattr(args, "max_parallel"):
         raise UsageError(f"`--max-parallel {width}` lets no task run", hint="give 1 or more")
+    pack = getattr(args, "pack", 1)
+    if pack < 1:
+        raise UsageError(f"`--pack {pack}` leaves no task in an element", hint="give 1 or more")
     given = vars(args)
     names, points = read_points(given.get("grid", []), given.get("file"), given.get("max_tasks", MAX_TASKS))
-    return TaskList(names=names, points=points, max_parallel=width)
+    return TaskList(names=names, points=points, max_parallel=width, pack=pack)
 
 
 def _retry(args: argparse.Namespace) -> None:
@@ -104,6 +109,7 @@ def _retry(args: argparse.Namespace) -> None:
     with get_runner() as runner:
         handle = runner.resolve(args.retry_failed)
         info, tasks = runner.retry_sweep(handle, max_parallel=getattr(args, "max_parallel", None))
+        tasks = replace(tasks, pack=getattr(args, "pack", 1))
         _submit(runner, info, tasks, args)
 
 

@@ -30,6 +30,7 @@ class TaskList:
     names: Sequence[str]
     points: Sequence[Sequence[str]]  # the values of each task, in the order of `names`
     max_parallel: int = 0  # maximum number of tasks that run at the same time; 0 leaves it to the backend
+    pack: int = 1  # number of tasks that each element of a job array runs, one after another
 
     def values(self, k: int) -> dict[str, str]:
         """Return the values of task ``k`` by name."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from typing import Any
 
 import pytest
@@ -179,3 +180,22 @@ def test_a_request_without_memory() -> None:
     assert all("mem" not in {**r.sbatch_opts, **r.srun_opts} for r in other.replicas.values())
     assert all("mem" in r.sbatch_opts and "mem" in r.srun_opts for r in made.replicas.values())
     assert isinstance(next(iter(other.replicas.values())), SlurmReplicaRequest)
+
+
+def test_a_set_up_is_written_once() -> None:
+    """Not for each replica: a job of many nodes stays far below the maximum size of a script."""
+    from torchx.schedulers.kit.setup import with_setup
+    from torchx.specs.wishes.checks import CHECK_NODES
+    from torchx.specs.wishes.setup import SETUP
+
+    scheduler = SlurmScheduler("test")
+    role = Role("w", "", entrypoint="echo", args=["${replica_id}"], num_replicas=100, resource=Resource(1, 0, 10))
+    app = AppDef("job", [role], metadata={SETUP: "export A='b c'", CHECK_NODES: "gpus,disk"})
+    text = scheduler.submit_dryrun(with_setup(app, {}, "slurm", scheduler), {}).request.materialize()
+    assert text.count("A='\\''b c'\\''") == 1
+    assert len(text) < 60_000
+    definitions = text[text.index("word_0=") : text.index("group_0() {")]
+    shown = subprocess.run(
+        ["bash", "-c", f'{definitions}printf %s "$word_1"'], capture_output=True, text=True, check=True
+    )
+    assert shown.stdout.startswith("export A='b c'\ncheck_node() {")

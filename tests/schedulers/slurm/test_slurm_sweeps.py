@@ -506,7 +506,7 @@ def test_a_signal_before_the_script_knows_its_child(
 ) -> None:
     """It ends the task: the script does not wait for a task that never got the signal."""
     early = cluster.folder / "early"
-    early.write_text("trap '[[ $BASH_COMMAND != \"child=\\$!\" ]] || kill -TERM $$' DEBUG\n")
+    early.write_text("set -T; trap '[[ $BASH_COMMAND != \"child=\\$!\" ]] || kill -TERM $$' DEBUG\n")
     monkeypatch.setenv("BASH_ENV", str(early))
     app_id = submit(scheduler, "sleep 60", 1)
     found = scheduler.describe(app_id)

@@ -13,7 +13,7 @@ from torchx.runner.launch.after import refuse_sweep
 from torchx.runner.launch.checks import is_encodable
 from torchx.runs import Run, default_registry
 from torchx.schedulers.api import Scheduler
-from torchx.schedulers.kit.abilities import RunsTasks
+from torchx.schedulers.kit.abilities import PacksTasks, RunsTasks
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, AppStatus
 from torchx.specs.failures import parse_failure
@@ -100,11 +100,20 @@ def _check_quotes(app: AppDef, tasks: TaskList) -> None:
 
 
 def submitter(backend: Scheduler[Any], info: AppDryRunInfo[Any], tasks: TaskList) -> Scheduler[Any]:
-    """Return the scheduler that submits the sweep: ``backend`` as a job array, or else a pacer as single jobs."""
+    """Return the scheduler that submits the sweep: ``backend`` as a job array, or else a pacer as single jobs.
+
+    Raises NotSupportedError if tasks are to share elements of an array, and cannot.
+    """
+    if tasks.pack > 1:
+        if not isinstance(backend, PacksTasks):
+            raise NotSupportedError(f"`{info._scheduler}` runs each task by itself", hint="omit `--pack`")
+        backend.check_pack(info)
     if isinstance(backend, RunsTasks):
         try:
             backend.check_tasks(info, tasks)
         except NotSupportedError as e:
+            if tasks.pack > 1:
+                raise
             why = str(e)
         else:
             return backend

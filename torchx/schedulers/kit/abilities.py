@@ -142,6 +142,14 @@ class RunsTasks(Ability):
         """Cancel one task. Does nothing if it has ended."""
 
 
+class PacksTasks(Ability):
+    """Can run several tasks of a sweep, one after another, in one element of a job array."""
+
+    @abstractmethod
+    def check_pack(self, dryrun_info: AppDryRunInfo[Any]) -> None:
+        """Raise NotSupportedError, with the reason, for a job whose tasks cannot share an element."""
+
+
 class PushesChanges(Ability):
     """Is notified when jobs change.
 

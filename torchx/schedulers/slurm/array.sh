@@ -3,8 +3,8 @@
 # arrays, and what Slurm had no room for is left to the last task of an array.
 #
 # It needs bash 4.2 and Slurm's own commands. torchx/schedulers/slurm/sweeps.py replaces the line `# @JOB@` by what differs
-# between sweeps: the variables `count` (of all tasks), `size` (maximum per array), `width` (tasks at a time; empty: no
-# limit), `name`, `role` (folder of the logs), `every` (seconds between two samples of a task's usage; empty: no sampling),
+# between sweeps: the variables `count` (of all elements), `size` (maximum per array), `width` (elements at a time; empty: no
+# limit), `tasks` (their number), `pack` (how many of them an element runs, one after another), `name`, `role` (folder of the logs), `every` (seconds between two samples of a task's usage; empty: no sampling),
 # `kept` (variables of Slurm for later arrays), `hidden` (variables that `sbatch` does not get), and the function `task`, which becomes the task's program.
 #
 # Slurm calls `array.sh FIRST [SWEEP]`, torchx calls `array.sh more SWEEP`. Files in the folder: `values`, one line per task;
@@ -81,30 +81,56 @@ if [[ ${1-} == more ]]; then
   exit
 fi
 
-first=$1 sweep=${2:-$SLURM_ARRAY_JOB_ID} child='' ended=''
+has_ended() {  # task: by itself, in an earlier attempt of this element
+  grep -hs "^$1 " ends.* | grep -qv "^$1 143 "
+}
+
+one() {  # run task k, and record how it ended
+  local log=$folder/$role/$first+$SLURM_ARRAY_TASK_ID line sampler='' watcher=''
+  mapfile -t -s "$k" -n 1 line <values
+  eval "${line[0]}"
+  export TORCHX_TASK=$k TORCHX_RANK0_HOST=localhost
+  if ((pack == 1)); then
+    task &
+  else
+    log+=.$((k % pack))
+    group=-  # each task is a process group
+    set -m
+    task >>"$log.log" 2>&1 &
+    set +m
+  fi
+  child=$!
+  [[ -z $ended ]] || kill "$child" 2>/dev/null # the signal came before there was a child
+  if ((pack > 1)); then
+    (until [[ -e skipped.$k ]]; do read -rt 1 <> <(:); done; kill -- "-$child") </dev/null >/dev/null 2>&1 &
+    watcher=$!
+    disown "$watcher"
+  fi
+  if [[ -n $every ]]; then  # start nothing, not even `sleep`, before the first sample: most tasks end earlier
+    (
+      read -rt "$every" <> <(:)
+      exec python3 -I -S metrics.py "$every" "$child" "$log.jsonl"
+    ) </dev/null >/dev/null 2>&1 &
+    sampler=$!
+    disown "$sampler"
+  fi
+  while wait "$child"; code=$?; kill -0 "$child" 2>/dev/null; do :; done  # a signal interrupts `wait`
+  [[ -z $sampler$watcher ]] || kill $sampler $watcher 2>/dev/null
+  if [[ -n $ended || -e skipped.$k ]]; then code=143; fi  # whatever it exits with when killed
+  printf '%d %d %(%s)T\n' "$k" "$code" -1 >>"ends.${SLURMD_NODENAME:-$HOSTNAME}"
+}
+
+first=$1 sweep=${2:-$SLURM_ARRAY_JOB_ID} child='' ended='' group='' worst=0
 # shellcheck disable=SC2034  # `task` may use app_id, and a line of values nl
-nl=$'\n' k=$((first + SLURM_ARRAY_TASK_ID)) app_id=sweep-$sweep
+nl=$'\n' element=$((first + SLURM_ARRAY_TASK_ID)) app_id=sweep-$sweep
 [[ ! -e cancelled ]] || exit 0
-[[ -e more.tried ]] || more  # before the task, whose memory and processors it would use otherwise
-[[ ! -e skipped.$k ]] || exit 0
-mapfile -t -s "$k" -n 1 line <values
-eval "${line[0]}"
-export TORCHX_TASK=$k TORCHX_RANK0_HOST=localhost
-trap 'ended=1; kill "$child" 2>/dev/null' TERM
-task &
-child=$!
-[[ -z $ended ]] || kill "$child" 2>/dev/null # the signal came before there was a child
-if [[ -n $every ]]; then  # start nothing, not even `sleep`, before the first sample: most tasks end earlier
-  (
-    read -rt "$every" <> <(:)
-    exec python3 -I -S metrics.py "$every" "$child" "$folder/$role/$first+$SLURM_ARRAY_TASK_ID.jsonl"
-  ) </dev/null >/dev/null 2>&1 &
-  sampler=$!
-  disown "$sampler"
-fi
-while wait "$child"; code=$?; kill -0 "$child" 2>/dev/null; do :; done  # a signal interrupts `wait`
-[[ -z $every ]] || kill "$sampler" 2>/dev/null
-if [[ -n $ended ]]; then code=143; fi  # whatever it exits with when killed, Slurm ended it
-printf '%d %d %(%s)T\n' "$k" "$code" -1 >>"ends.${SLURMD_NODENAME:-$HOSTNAME}"
+[[ -e more.tried ]] || more  # before the tasks, whose memory and processors it would use otherwise
+trap 'ended=1; [[ -z $child ]] || kill -- "$group$child" 2>/dev/null' TERM
+for ((k = element * pack; k < (element + 1) * pack && k < tasks; k++)); do
+  if [[ -n $ended || -e cancelled ]]; then break; fi
+  if [[ -e skipped.$k ]] || { ((pack > 1)) && has_ended "$k"; }; then continue; fi
+  one
+  ((code == 0)) || worst=$code
+done
 if ((SLURM_ARRAY_TASK_ID == SLURM_ARRAY_TASK_MAX)); then more; fi
-exit "$code"
+exit "$worst"

@@ -40,6 +40,8 @@ LAUNCH_FILE = "launch.sh"
 MAX_SCRIPT = 3 << 20
 """Maximum size of a script passed to ``sbatch``, bytes; Slurm's default limit is 4 MiB (``max_script_size``)."""
 
+_LONG = 1000  # characters of a word of a replica's command that is written once
+
 _LATE = {APP_ID: "SLURM_JOB_ID", RDZV_ID: "rdzv"}
 _REQUEUE = ("requeue", "no-requeue")  # the same for all components
 _RDZV_OPTIONS = ("--rdzv_id", "--rdzv-id")
@@ -243,6 +245,8 @@ def render(request: SlurmBatchRequest) -> str:
     replicas = list(request.replicas.values())
     groups = _groups(replicas)
     parts = [RETRIES_FILE] if request.retry else []
+    shared: dict[str, str] = {}
+    functions = [line for number in range(len(groups)) for line in _functions(request, groups, number, shared)]
     lines = ["#!/bin/bash"]
     if not request.inside[0]:
         lines.append(directive({"job-name": request.name, "open-mode": "append"}))
@@ -254,7 +258,8 @@ def render(request: SlurmBatchRequest) -> str:
         "# Written by torchx. The working directory of the batch job is its folder.",
         f"export LC_ALL={quote(locale)}" if locale else "unset LC_ALL",
         preamble.strip(),
-        *(line for number in range(len(groups)) for line in _functions(request, groups, number)),
+        *(f"{name}={word}" for word, name in shared.items()),
+        *functions,
         "# -- settings of the sections below -----------------------------------------------------------------",
         f"cwd={quote(request.cwd)}",
         *([f"inside={quote(request.inside[1])}"] if request.inside[0] else []),
@@ -336,8 +341,13 @@ def _arrays(request: SlurmBatchRequest, groups: list[list[SlurmReplicaRequest]])
     return [f"{name}=({' '.join(map(str, values))})" for name, values in arrays.items()]
 
 
-def _functions(request: SlurmBatchRequest, groups: list[list[SlurmReplicaRequest]], number: int) -> list[str]:
-    """Return a shell function for each replica of a group, and one for their common environment."""
+def _functions(
+    request: SlurmBatchRequest, groups: list[list[SlurmReplicaRequest]], number: int, shared: dict[str, str]
+) -> list[str]:
+    """Return a shell function for each replica of a group, and one for their common environment.
+
+    Long words, such as those of a set-up, are written once: ``shared`` gets the name of the variable for each of them.
+    """
     index = {id(replica): i for i, replica in enumerate(request.replicas.values())}
     group = groups[number]
     envs = {id(replica): environment(replica, split(replica.env)[0]) for replica in group}
@@ -362,10 +372,17 @@ def _functions(request: SlurmBatchRequest, groups: list[list[SlurmReplicaRequest
             *(f"  {line}" for line in setup_lines(replica)),
             f"  step {' '.join([*placed, *asked, *before])} \\",
             f'    {shell} -c "$into" "$folder/"{quote(replica.folder or replica.name)} \\',
-            f"    {' '.join([*inside, *words[options:]])}",
+            f"    {' '.join([*inside, *(_shared(word, shared) for word in words[options:])])}",
             "}",
         ]
     return lines
+
+
+def _shared(word: str, shared: dict[str, str]) -> str:
+    is_late = any(f"${{{name}}}" in word for name in _LATE.values())
+    if len(word) < _LONG or is_late:
+        return word
+    return f'"${shared.setdefault(word, f"word_{len(shared)}")}"'
 
 
 def _growing(option: str) -> str:

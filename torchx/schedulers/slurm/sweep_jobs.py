@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from torchx.errors import CommandError
+from torchx.errors import CommandError, NotSupportedError
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.batch.base import BatchScheduler
 from torchx.schedulers.batch.folders import JobFolder
@@ -47,6 +47,13 @@ class SpecialJobs(ReportsItsEnd):
 
     def check_tasks(self, dryrun_info: AppDryRunInfo[SlurmBatchRequest], tasks: TaskList) -> None:  # noqa: ARG002  # the contract's signature
         sweeps.check(dryrun_info.request, dryrun_info._app)
+
+    def check_pack(self, dryrun_info: AppDryRunInfo[SlurmBatchRequest]) -> None:
+        """See :class:`torchx.schedulers.kit.abilities.PacksTasks`."""
+        if sweeps.is_whole(dryrun_info.request):
+            raise NotSupportedError(
+                "tasks with several replicas, or in containers, cannot share an element", hint="omit `--pack`"
+            )
 
     def submit_tasks(self, dryrun_info: AppDryRunInfo[SlurmBatchRequest], tasks: TaskList) -> str:
         request = dryrun_info.request

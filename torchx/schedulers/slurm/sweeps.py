@@ -79,7 +79,7 @@ class Arrays:
     def submission(self, made: Submission, request: SlurmBatchRequest) -> Submission:
         """Return the submission of the first array instead of the single job, with the files for all arrays."""
         replica = next(iter(request.replicas.values()))
-        count = min(self.size, len(self.tasks.points))
+        count = min(self.size, -(-len(self.tasks.points) // self.tasks.pack))
         folder = made.folder
         width = f"%{self.tasks.max_parallel}" if self.tasks.max_parallel else ""
         output = f"{posixpath.join(folder, folder_name(replica.role)).replace('%', '%%')}/0+%a.log"
@@ -141,7 +141,8 @@ def render(
         directive(group_options(request, [*request.replicas.values()])),
         "# Written by torchx. The working directory of the batch job is its folder.",
         head.strip(),
-        f"count={len(tasks.points)} size={size} width={tasks.max_parallel or ''}",
+        f"count={-(-len(tasks.points) // tasks.pack)} size={size} width={tasks.max_parallel or ''}",
+        f"tasks={len(tasks.points)} pack={tasks.pack}",
         f"name={quote(request.name)} role={quote(folder_name(replica.role))}",
         f"every={f'{request.sample_s:g}' if request.sample_s and not is_whole(request) else ''}",
         f"kept={quote(' '.join(RULES['slurm'].kept))} hidden={quote(' '.join(hidden))}",
@@ -176,14 +177,18 @@ class Sweep:
 
     Attributes:
         count: number of tasks; 0 if the folder is gone.
-        chunks: first task, number of tasks and id of each array.
+        pack: number of tasks that each element of an array runs.
+        chunks: first element, number of elements and id of each array.
     """
 
     def __init__(self, app_id: str, folder: JobFolder, run: Run) -> None:
         self.app_id, self.folder = app_id, folder
         self._run = run
-        found = re.search(r"^count=(\d+) size=(\d+) width=(\d*)$", self.folder.text(ARRAY_FILE), re.MULTILINE)
-        self.count, self._size, self._width = (int(word or 0) for word in found.groups()) if found else (0, 0, 0)
+        script = self.folder.text(ARRAY_FILE)
+        found = re.search(r"^count=(\d+) size=(\d+) width=(\d*)$", script, re.MULTILINE)
+        self._elements, self._size, self._width = (int(word or 0) for word in found.groups()) if found else (0, 0, 0)
+        packed = re.search(r"^tasks=(\d+) pack=(\d+)$", script, re.MULTILINE)  # not by an earlier version
+        self.count, self.pack = (int(packed[1]), int(packed[2])) if packed else (self._elements, 1)
         self.chunks = self._chunks()
 
     def look(self) -> TaskTable | None:
@@ -197,10 +202,12 @@ class Sweep:
             return None
         ends, active, stopped = self._ends(), {}, self._stopped()
         if not self._is_certain(ends, stopped):
-            active, ends = self._active(), self._ends()  # in this order: a task may end in between
-        submitted = sum(n for _, n, _ in self.chunks)
+            elements, ends = self._active(), self._ends()  # in this order: a task may end in between
+            active = self._tasks_of(elements, ends, stopped)
+        submitted = min(sum(n for _, n, _ in self.chunks) * self.pack, count)
         silent = not all(k in ends or k in active or k in stopped for k in range(submitted))
-        known = self._accounted() if silent else {}  # killed, or their records are not visible here yet
+        # killed, or their records are not visible here yet
+        known = self._tasks_of(self._accounted(), {}, ()) if silent else {}
         states = [AppState.PENDING] * count
         table = TaskTable(states=states, exit_codes=[None] * count, ended=[0.0] * count, max_parallel=self._width)
         for k in range(count):
@@ -234,7 +241,7 @@ class Sweep:
 
     def more(self, table: TaskTable) -> None:
         """Submit the remaining arrays if the last task of the previous one did not do so."""
-        submitted = sum(n for _, n, _ in self.chunks)
+        submitted = sum(n for _, n, _ in self.chunks) * self.pack
         is_due = submitted < len(table.states) and not self._has(_CANCELLED)
         if is_due and (submitted == 0 or is_terminal(table.states[submitted - 1])):
             self.submit_more()
@@ -252,6 +259,8 @@ class Sweep:
     def cancel_task(self, k: int) -> Completed | None:
         """Keep a task from starting; return the answer of the command that cancels it if it was submitted."""
         self._write(f"{_SKIPPED}{k}", b"")
+        if self.pack > 1:  # its element sees the file, and goes on with the next task
+            return None
         self.chunks = self._chunks()
         element = self.element(k)
         return self._run(["scancel", element]) if element else None
@@ -281,17 +290,34 @@ class Sweep:
 
     def element(self, k: int) -> str:
         """Slurm's id of a task; empty if it has not been submitted."""
-        first, job_id = self._array_of(k)
-        return f"{job_id}_{k - first}" if job_id else ""
+        first, job_id = self._array_of(k // self.pack)
+        return f"{job_id}_{k // self.pack - first}" if job_id else ""
 
     def log_path(self, role: str, k: int) -> LogPaths:
         """Return the file for both streams of a task."""
-        first, _ = self._array_of(k)
-        return LogPaths(posixpath.join(self.folder.path, folder_name(role), f"{first}+{k - first}.log"))
+        element, at = divmod(k, self.pack)
+        first, _ = self._array_of(element)
+        name = f"{first}+{element - first}.log" if self.pack == 1 else f"{first}+{element - first}.{at}.log"
+        return LogPaths(posixpath.join(self.folder.path, folder_name(role), name))
 
-    def _array_of(self, k: int) -> tuple[int, str]:
-        """First task and id of the array that contains a task; the id is empty if there is none yet."""
-        return next(((first, job_id) for first, n, job_id in self.chunks if first <= k < first + n), (0, ""))
+    def _array_of(self, element: int) -> tuple[int, str]:
+        """First element and id of the array that contains an element; the id is empty if there is none yet."""
+        return next(((first, job_id) for first, n, job_id in self.chunks if first <= element < first + n), (0, ""))
+
+    def _tasks_of(
+        self, elements: Mapping[int, AppState], ends: Mapping[int, tuple[int, float]], stopped: Container[int]
+    ) -> dict[int, AppState]:
+        """Return the states of the tasks of these elements; those that have ended in a running element are left out."""
+        if self.pack == 1:
+            return {**elements}
+        found = {}
+        for element, state in elements.items():
+            for k in range(element * self.pack, min((element + 1) * self.pack, self.count)):
+                if k in ends and (ends[k][0] != _TERMINATED or k in stopped):
+                    continue
+                waits = state is AppState.RUNNING and found.get(k - 1) in (AppState.RUNNING, AppState.PENDING)
+                found[k] = AppState.PENDING if waits and k % self.pack else state  # they run one after another
+        return found
 
     def _write(self, name: str, data: bytes) -> None:
         self.folder.files.write(self.folder.file(name), data)
@@ -299,7 +325,7 @@ class Sweep:
     def _chunks(self) -> list[tuple[int, int, str]]:
         lines = [line.split() for line in self.folder.text(CHUNKS_FILE).splitlines()]
         found = [(int(w[0]), int(w[1]), w[2]) for w in lines if len(w) == 3 and all(map(str.isdigit, w))]
-        return found or [(0, min(self.count, self._size), self.app_id.removeprefix(SWEEP_PREFIX))]
+        return found or [(0, min(self._elements, self._size), self.app_id.removeprefix(SWEEP_PREFIX))]
 
     def _has(self, name: str) -> bool:
         return None not in self.folder.files.sizes([self.folder.file(name)]).values()
