@@ -127,6 +127,7 @@ WHAT_GOES_ALONG: tuple[Row, ...] = (
         "check each node before the programs start: GPUs, disk, clock, network, all_reduce; "
         "`--check-nodes=gpus,disk,clock,net,collective` checks some; a bad one fails with the class `node`",
     ),
+    ("--spares", "N", "with `--check-nodes`: ask for N more nodes, and leave out those that fail; on Slurm"),
     ("--only-checks", "CHECK,...", "the same as `--check-nodes=CHECK,...`"),
     (
         "--stage",
@@ -190,6 +191,7 @@ class TorchXRunArgs:
         stage: data to copy to the nodes; see :mod:`torchx.specs.wishes.stages`.
         check_nodes: whether to check the nodes; see :mod:`torchx.specs.wishes.checks`.
         only_checks: which of the checks.
+        spares: how many more nodes to ask for.
         fetch: results to copy here; see :mod:`torchx.specs.wishes.fetch`.
     """
 
@@ -220,6 +222,7 @@ class TorchXRunArgs:
     stage: list[str] = field(default_factory=list)
     check_nodes: bool = False
     only_checks: str = ""
+    spares: str = ""
     fetch: list[str] = field(default_factory=list)
 
 
@@ -371,7 +374,7 @@ def notices_wanted(notify: str, notify_on: str) -> dict[str, str]:
 
 def wanted(run_args: TorchXRunArgs) -> dict[str, str]:
     """Return the wishes of a job as metadata; see :mod:`torchx.specs.wishes`."""
-    texts = {name: getattr(run_args, name) for name in ("retry", "timeout", "watchdog")}
+    texts = {name: getattr(run_args, name) for name in ("retry", "timeout", "watchdog", "spares")}
     if run_args.piece:
         if texts["timeout"]:
             raise UsageError("`--piece` and `--timeout` are the same", hint="omit one of them")

@@ -163,6 +163,10 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
             from torchx.schedulers.slurm.notices import is_wanted
 
             request.notify = is_wanted(wishes)
+        if wishes.spares:
+            from torchx.schedulers.slurm.spares import add_spares
+
+            add_spares(request, app.roles, wishes)
         if opts.in_:
             move_in(request, opts, wishes, functools.partial(self.run_command, self._site_of(cfg)))
         else:

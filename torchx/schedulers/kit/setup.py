@@ -36,6 +36,8 @@ def with_setup(app: AppDef, cfg: Mapping[str, Any], scheduler: str, backend: Sch
     given = [name for name in _WISHES if getattr(wishes, name)]
     if not (site or given):
         return app
+    if wishes.spares and backend.backend != "slurm":
+        raise NotSupportedError(f"`{scheduler}` cannot ask for spare nodes", hint="omit `--spares`")
     option = "--" + (given or ["setup"])[0].replace("_", "-")
     if not backend.capabilities.setup:
         raise NotSupportedError(f"`{scheduler}` cannot run set-up lines", hint=f"omit `{option}`")
@@ -67,18 +69,18 @@ def _check(role: Role, checks: tuple[str, ...], number: int) -> str:
     """Return the line that checks the node of a replica, after the lines that may provide its Python."""
     sizes = f"{role.num_replicas} {max(role.resource.gpu, 0)} '{macros.rank0_env}' {number}"
     rest = f'"${ENV_REPLICA_ID}" {sizes}'  # no macro, so that the words of all replicas are the same
-    return f"\n{_function('check_node')}\ncheck_node {','.join(checks)} {rest}"
+    return f"\n{shell_function('check_node')}\ncheck_node {','.join(checks)} {rest}"
 
 
 def _stages(stages: tuple[tuple[str, str], ...]) -> str:
     """Return the lines that copy data to the node."""
     if not stages:
         return ""
-    head = [_function("stage_node"), read_script(__file__, "stage.sh")]
+    head = [shell_function("stage_node"), read_script(__file__, "stage.sh")]
     return "\n".join([*head, *(f"torchx_stage {quote(source)} {quote(path)}" for source, path in stages)])
 
 
-def _function(name: str) -> str:
+def shell_function(name: str) -> str:
     """Return a function of the shell that runs a Python program, whose code is thus not in the name of a failure."""
     import base64
     import zlib

@@ -40,7 +40,7 @@ CURRENT = "current"
 STEP_FILE = "step.sh"
 STOP_FILE = "stop"
 _UNUSED = (*NODE_OPTIONS, "exclusive", "comment", "extra", "licenses", "mail_type", "mail_user", "signal")
-_WISHES = {"retry": "--retry", "after": "--after", "timeout_s": "--timeout"}
+_WISHES = {"retry": "--retry", "after": "--after", "timeout_s": "--timeout", "spares": "--spares"}
 
 
 def suggest(remote: bool) -> None:

@@ -204,6 +204,7 @@ if [[ -n $python ]]; then begin_attempt; fi
 note start "${SLURM_RESTART_COUNT:-0}" "$SLURM_JOB_ID"
 for group in "${!group_nodes[@]}"; do
   mapfile -t nodes < <(hosts_of "$group")
+  if [[ -n ${spares-} ]]; then mapfile -t nodes < <(mkdir -p -- "${paths[0]}" && fit_first "${nodes[@]}"); fi
   for i in "${!paths[@]}"; do
     if ((group_of[i] == group)); then host[$i]=${nodes[${node_of[$i]}]-}; fi
   done

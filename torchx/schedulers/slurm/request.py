@@ -140,6 +140,7 @@ class SlurmBatchRequest:
         notify: its script sends notices when it ends.
         watchdog: after which silence its script inspects the job, such as ``10m:cancel``; empty: never.
         inside: id of the allocation in which it runs as a step, and its nodes; empty for a job of its own.
+        spares: nodes beyond those that it needs; ``probe`` is the part of the script that checks all of them.
         sample_s: interval at which the resource usage of replicas is sampled, seconds; 0: never.
         requeue: whether Slurm may requeue the job by itself: ``yes``, ``no``, or ``auto`` for the site's default.
     """
@@ -158,6 +159,8 @@ class SlurmBatchRequest:
     notify: bool = False
     watchdog: str = ""
     inside: tuple[str, str] = ("", "")
+    spares: int = 0
+    probe: str = ""
     sample_s: float = SAMPLE_S
 
     def materialize(self) -> str:
@@ -269,6 +272,7 @@ def render(request: SlurmBatchRequest) -> str:
         *([f"watch={quote(sys.executable or 'python3')} wish={quote(request.watchdog)}"] if request.watchdog else []),
         f"early={request.early} every={f'{request.sample_s:g}' if request.sample_s else ''}",
         *([f"exclude={quote(replicas[0].sbatch_opts.get('exclude') or '')}"] if request.retry else []),
+        *([request.probe] if request.spares else []),
         *_arrays(request, groups),
         *([script(__file__, *parts)] if parts or request.notify or request.watchdog else []),
         program.strip(),
@@ -300,7 +304,7 @@ def group_options(request: SlurmBatchRequest, group: list[SlurmReplicaRequest]) 
         spare += max(0, size - rule.least) if rule is not None else 0
     again = request.retry or any("requeue" in replica.sbatch_opts for replica in request.replicas.values())
     least = most - spare // per_node
-    options: dict[str, str | None] = {"nodes": str(most)}
+    options: dict[str, str | None] = {"nodes": str(most + request.spares)}
     if again or request.requeue != "auto":
         options["requeue" if again or request.requeue == "yes" else "no-requeue"] = None
     options.update((k, v) for k, v in group[0].sbatch_opts.items() if k not in _REQUEUE)
@@ -360,7 +364,7 @@ def _functions(
         _, words = replica.materialize()
         options = len(replica.srun_opts)
         asked = [_growing(word) if request.retry else word for word in words[:options]]
-        placed = [f"--relative={at // _per_node(replica)}"]
+        placed = ['--nodelist="${host[$i]}"' if request.spares else f"--relative={at // _per_node(replica)}"]
         placed += [f"--het-group={number}"] if len(groups) > 1 else []
         before, inside = container_words(replica)
         shell = "sh" if before else '"$BASH"'  # other shells drop exported functions; images may have no bash

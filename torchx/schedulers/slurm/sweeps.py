@@ -101,6 +101,8 @@ def check(request: SlurmBatchRequest, app: AppDef | None) -> None:
         raise NotSupportedError("a batch script of your own is not the task of a job array")
     if request.inside[0]:
         raise NotSupportedError("job arrays do not run within an allocation")
+    if request.spares:
+        raise NotSupportedError("the tasks of job arrays have no spare nodes")
     if request.retry or request.max_retries:
         raise NotSupportedError("the tasks of job arrays are not started again")
     replicas = request.replicas.values()

@@ -34,6 +34,7 @@ class Wishes:
     uv: bool = False
     stage: tuple[tuple[str, str], ...] = ()  # sources, and their paths on the nodes
     check_nodes: tuple[str, ...] = ()  # of `checks.CHECKS`
+    spares: int = 0  # nodes beyond those that the job needs
     fetch: tuple[tuple[str, str], ...] = ()  # paths in the job, and where to copy them when it has ended
     texts: dict[str, str] = field(default_factory=dict)  # each wish as its user wrote it, by the name of its field
 
@@ -71,6 +72,7 @@ def _parsed(given: frozenset[tuple[str, str]]) -> Wishes:
         "uv": (setup.UV, setup.parse_uv),
         "stage": (stages.STAGE, stages.parse_stage),
         "check_nodes": (checks.CHECK_NODES, checks.parse_checks),
+        "spares": (checks.SPARES, checks.parse_spares),
         "fetch": (fetch.FETCH, fetch.parse_fetch),
     }
     texts = {name: text for name, (wanted, _) in parsers.items() for key, text in given if key == wanted}
@@ -83,4 +85,6 @@ def _parsed(given: frozenset[tuple[str, str]]) -> Wishes:
             f"`--total {found.retry.total}` needs the length of a piece, which is shorter",
             hint="for example `--piece 3h`, which is the same as `--timeout 3h`",
         )
+    if found.spares and not found.check_nodes:
+        raise SpecError("`--spares` needs checks of the nodes", hint="add `--check-nodes`")
     return found
