@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
+from pathlib import Path
+
+import pytest
 
 from tests.backends.slurm.conftest import PATIENCE_S
 from torchx.runner import Runner, get_runner
 from torchx.specs import AppDef, AppStatus, Resource, Role
-from torchx.specs.wishes.checks import CHECK_NODES
+from torchx.specs.wishes.checks import CHECK_NODES, SPARES
 from torchx.specs.wishes.setup import SETUP
 
 MODULES = 'module() { [ "$2" != nope ] && export LOADED=$2; }; export -f module'
@@ -39,3 +43,25 @@ def test_each_replica_runs_the_lines() -> None:
         _, status = _run(runner, "module load nope", MODULES)
         assert status.state.name == "FAILED"
         assert "set-up failed: module load nope (exit 1)" in status.format()
+
+
+def test_spare_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that fails its check is left out, with the reason in the log; if there are too few, the job fails by it."""
+    shim = tmp_path / "nvidia-smi"
+    shim.write_text(
+        '#!/bin/sh\ncase " $BAD " in *" $SLURMD_NODENAME "*) n=2 ;; *) n=0 ;; esac; echo "0, $n, Not Active"\n'
+    )
+    shim.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    role = Role("r", "", entrypoint="sh", args=["-c", "echo $SLURMD_NODENAME"], resource=Resource(1, 0, 50))
+    app = AppDef("spares", [role], metadata={CHECK_NODES: "gpus", SPARES: "1"})
+    with get_runner() as runner:
+        for bad, state in (("n1", "SUCCEEDED"), ("n1 n2", "FAILED")):
+            monkeypatch.setenv("BAD", bad)
+            handle = runner.run(app, "slurm", {"nodelist": "n[1-2]"})
+            status = runner.wait(handle, wait_interval=0.2)
+            assert status is not None
+            assert status.state.name == state, status
+            log = "".join(runner.log_lines(handle, "r", 0))
+            assert "torchx: node left out: n1: GPU 0 has 2 uncorrected memory errors (ECC)" in log
+        assert "node check failed: n1: GPU 0 has 2" in status.format()

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from tests.schedulers.slurm.test_slurm_scheduler import SMALL, fake, scheduler
-from torchx.errors import ConfigError
+from torchx.errors import ConfigError, TorchXError
 from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.slurm.options import SlurmOpts, _gres, job_words, node_options
 from torchx.schedulers.slurm.request import Rules, SlurmBatchRequest, SlurmReplicaRequest, group_options
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, Resource, Role
+from torchx.specs.wishes.checks import CHECK_NODES, SPARES
 
 __all__ = ["fake", "scheduler"]
 
@@ -185,7 +186,6 @@ def test_a_request_without_memory() -> None:
 def test_a_set_up_is_written_once() -> None:
     """Not for each replica: a job of many nodes stays far below the maximum size of a script."""
     from torchx.schedulers.kit.setup import with_setup
-    from torchx.specs.wishes.checks import CHECK_NODES
     from torchx.specs.wishes.setup import SETUP
 
     scheduler = SlurmScheduler("test")
@@ -199,3 +199,25 @@ def test_a_set_up_is_written_once() -> None:
         ["bash", "-c", f'{definitions}printf %s "$word_1"'], capture_output=True, text=True, check=True
     )
     assert shown.stdout.startswith("export A='b c'\ncheck_node() {")
+
+
+@pytest.mark.parametrize(
+    ("spares", "checks", "more", "said"),
+    [
+        pytest.param("x", "all", {}, "`--spares=x` is not a number", id="no-number"),
+        pytest.param("1", "", {}, "`--spares` needs checks", id="no-checks"),
+        pytest.param("1", "net", {}, "needs a check of single nodes", id="no-check-of-one"),
+        pytest.param("1", "all", {"min_replicas": 1}, "an elastic job", id="elastic"),
+    ],
+)
+def test_what_spares_need(spares: str, checks: str, more: dict[str, Any], said: str) -> None:
+    """Otherwise they are refused; with them, the job asks for more nodes, and its steps name theirs."""
+    role = Role("w", "", entrypoint="true", num_replicas=2, resource=SMALL, **more)
+    app = AppDef("job", [role], metadata={SPARES: spares, **({CHECK_NODES: checks} if checks else {})})
+    with pytest.raises(TorchXError, match=said):
+        SlurmScheduler("s").submit_dryrun(app, {})
+    role.min_replicas, app.metadata = None, {SPARES: "2", CHECK_NODES: "disk,net"}
+    text = SlurmScheduler("s").submit_dryrun(app, {}).request.materialize()
+    assert "#SBATCH --nodes=4 " in text
+    assert text.count('step --nodelist="${host[$i]}" ') == 2
+    assert "check_node disk 0 1 0 TORCHX_RANK0_HOST 0" in text
