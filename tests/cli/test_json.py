@@ -68,6 +68,12 @@ def test_a_job_that_failed(torchx: Call, project: Path) -> None:
     assert [check("log", line + "\n") for line in lines] == [{"role": "sh", "replica": 0, "line": "why"}]
 
 
+def test_what_is_free(torchx: Call) -> None:
+    """`nodes --json` of this machine, with and without a size."""
+    assert check("nodes", torchx("nodes", "--json").out)["pools"][0]["fitting"] == -1
+    assert check("nodes", torchx("nodes", "--cpu", "1", "--json").out)["pools"][0]["usable"] == 1
+
+
 def test_status_of_some_roles(torchx: Call, paper: Any) -> None:
     """With `--roles` the document has only these roles."""
     from torchx.specs import AppDef, AppState, Role

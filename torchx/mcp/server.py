@@ -41,7 +41,7 @@ _READ: dict[str, str] = {
     "describe_run": "describe",
     "describe_component": "",
     "options": "runopts",
-    "nodes": "",
+    "nodes": "nodes",
     "check": "doctor",
     "wait": "status",
 }

@@ -43,8 +43,9 @@ def test_each_task_has_its_own_log_end_and_cause(cluster: Cluster, scheduler: Sl
     ]
     logs = scheduler.open_logs(app_id, [("w", k) for k in range(8)], LogQuery())
     assert [[*lines] for lines in logs] == [[f"task {k} {k}\n"] for k in range(8)]
-    (third,) = scheduler.describe_tasks(app_id, [3]) or ()
-    assert third.msg == "w/3: exit code 5: task 3 3"
+    third = scheduler.describe_tasks(app_id, [3])
+    assert third is not None
+    assert third[0].msg == "w/3: exit code 5: task 3 3"
     assert len(cluster.asked("sbatch")) == 2
 
 

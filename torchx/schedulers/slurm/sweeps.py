@@ -312,7 +312,7 @@ class Sweep:
         """Return the states of the tasks of these elements; those that have ended in a running element are left out."""
         if self.pack == 1:
             return {**elements}
-        found = {}
+        found: dict[int, AppState] = {}
         for element, state in elements.items():
             for k in range(element * self.pack, min((element + 1) * self.pack, self.count)):
                 if k in ends and (ends[k][0] != _TERMINATED or k in stopped):
