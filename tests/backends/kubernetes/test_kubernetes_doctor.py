@@ -56,7 +56,8 @@ def bad(found: Found) -> list[str]:
 
 def test_a_cluster_and_jobs_with_which_nothing_is_wrong(jobs: Jobs) -> None:
     """All is good, nothing is made by it; the job then runs."""
-    assert verdicts(system(jobs)) == dict.fromkeys(["cluster", f"namespace `{jobs.namespace}`", "kind", "rights"], GOOD)
+    good = ["cluster", f"namespace `{jobs.namespace}`", "kind", "rights", "small job"]
+    assert verdicts(system(jobs)) == dict.fromkeys(good, GOOD)
     expected = dict.fromkeys(["admission", "quota", "nodes", "image of role `main`"], GOOD)
     assert verdicts(check(jobs)) == expected
     shapes: list[tuple[Role, dict[str, Any]]] = [

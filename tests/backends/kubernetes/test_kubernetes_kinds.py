@@ -207,6 +207,14 @@ def test_a_job_waits_for_kueue_and_is_taken_out_of_its_queue(jobs, jobsets):
     found = jobs.scheduler.describe(app_id)
     assert found.state is AppState.PENDING
     assert found.msg == "it waits in the queue `team`: couldn't assign flavors: insufficient quota"
+    preempted = [condition("Evicted", reason="Preempted"), condition("Preempted", reason="InClusterQueue")]
+    set_status(jobs.path("workloads", "w", group), {"conditions": [said, *preempted]})
+    (attempt,) = jobs.scheduler.describe(app_id).attempts
+    assert (attempt.kind, attempt.cause) == (
+        "preempted",
+        "it was preempted by a job of higher priority in its cluster queue",
+    )
+    assert listed(jobs, app_id) is AppState.PENDING
     jobs.scheduler.cancel(app_id)
     assert cluster.call("GET", jobs.path("workloads", "w", group))["spec"]["active"] is False
     assert jobs.scheduler.describe(app_id).state is AppState.CANCELLED
