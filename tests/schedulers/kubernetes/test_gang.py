@@ -10,7 +10,7 @@ import yaml
 from tests.schedulers.kubernetes.fake_cluster import Cluster
 from torchx.errors import BackendError, ConfigError
 from torchx.schedulers.kubernetes_scheduler import KubernetesScheduler, create_scheduler
-from torchx.specs import AppDef, AppState, Resource, Role
+from torchx.specs import AppDef, AppState, Resource, RetryPolicy, Role
 
 ALPHA, BETA = "scheduling.k8s.io/v1alpha2", "scheduling.k8s.io/v1beta1"
 
@@ -54,10 +54,12 @@ def test_several_pods_are_one_gang(version: str, kind: str) -> None:
     [
         (app(1), {}, (1, 37), True),
         (app(2), {"gang": "no"}, (1, 37), True),
+        (app(2, max_retries=1), {}, (1, 37), True),
+        (app(2, max_retries=1, retry_policy=RetryPolicy.REPLICA), {}, (1, 37), True),
         (app(2), {}, (1, 37), False),
         (app(2), {}, (1, 35), True),
     ],
-    ids=["one pod", "no", "not served", "too old"],
+    ids=["one pod", "no", "retries", "retries of replicas", "not served", "too old"],
 )
 def test_where_there_is_none(given: AppDef, cfg: dict[str, Any], version: tuple[int, int], served: bool) -> None:
     """Everything is as without gangs."""
@@ -69,7 +71,7 @@ def test_where_there_is_none(given: AppDef, cfg: dict[str, Any], version: tuple[
 def test_an_elastic_role_needs_its_minimum() -> None:
     """The rest may come later."""
     cluster = Cluster(version=(1, 37), groups=[BETA])
-    submit(cluster, app(4, min_replicas=2), priority_class="high")
+    submit(cluster, app(4, min_replicas=2), priority_class="high", gang="yes")
     (group,) = cluster.of("podgroups")
     assert group["spec"] == {"schedulingPolicy": {"gang": {"minCount": 2}}, "priorityClassName": "high"}
     old = Cluster(version=(1, 36), groups=[ALPHA])
@@ -86,6 +88,9 @@ def test_a_gang_that_was_asked_for() -> None:
         with pytest.raises(BackendError, match=said) as e:
             submit(cluster, app(2), gang="yes")
         assert ("kind=volcano" in e.value.hint, cluster.objects) == (True, {})
+    retried = Cluster(version=(1, 36), groups=[ALPHA])
+    submit(retried, app(2, max_retries=1), gang="yes")
+    assert len(retried.of("podgroups")) == 1
     both = Cluster(version=(1, 36), groups=[ALPHA, "jobset.x-k8s.io/v1alpha2"])
     submit(both, app(2), gang="yes", kind="auto")
     assert (len(both.of("podgroups")), both.of("jobsets")) == (1, [])

@@ -2,6 +2,9 @@
 
 A PodGroup says how many pods must fit; the pods name it. Since Kubernetes 1.36, where the API server serves the group:
 https://kubernetes.io/docs/concepts/scheduling-eviction/gang-scheduling/
+
+The scheduler does not count pods that have ended. After others have succeeded, a pod that replaces a failed one might
+thus wait for ever: jobs whose pods are replaced one by one are gangs only if asked for.
 """
 
 from __future__ import annotations
@@ -27,9 +30,12 @@ def grouped(
 
     BackendError if ``gang=yes`` and the cluster does not, or we may not create a PodGroup.
     """
-    pods = [item["spec"]["template"]["spec"] for item in objects if item["kind"] == "Job"]
+    jobs = [item["spec"] for item in objects if item["kind"] == "Job"]
+    pods = [job["template"]["spec"] for job in jobs]
+    replaced = any(job.get("backoffLimit") or job.get("backoffLimitPerIndex") for job in jobs)
     least = sum(role.num_replicas if role.min_replicas is None else role.min_replicas for role in app.roles)
-    if opts.gang == _NO or least < 2 or any(_FIELD in pod for pod in pods):
+    unwanted = opts.gang == _NO or (replaced and opts.gang != _YES)
+    if unwanted or least < 2 or any(_FIELD in pod for pod in pods):
         return objects
     there = api.groups() if version >= _SINCE else set()
     kind = next((kind for kind in GANGS if PLURALS[kind][0].removeprefix("apis/") in there), None)
