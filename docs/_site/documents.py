@@ -87,7 +87,7 @@ KEYS = {
     "ended_at": "when it ended, or was first seen to have ended",
     "created_at": "when it was launched",
     "updated_at": "when it was last seen to change",
-    "class": "the [class of the failure](#classes-of-failure)",
+    "class": "the [class of the failure](debug.md#classes-of-failure)",
     "cause": "why it failed: the replica that failed first, never one that only lost its peer if another has a reason of its own",
     "attempts.cause": "the sentence",
     "failures.cause": "the sentence",
