@@ -106,7 +106,8 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         job = info.request
         with Unsent():
             for item in objects if job.opts.validate_spec else ():
-                if item["kind"] != "ConfigMap":  # do not send the code twice
+                # do not send the code twice; a Service is the first object, whose refusal leaves nothing behind
+                if item["kind"] not in ("ConfigMap", "Service"):
                     api.create(item, dry_run=True)
             self.push_images(job.images_to_push)
         for role in info._app.roles if job.images_to_push and info._app is not None else ():
