@@ -203,7 +203,7 @@ def test_a_thousand_replicas_in_one_dryrun(scheduler: SlurmScheduler) -> None:
 def test_a_huge_script_is_submitted_by_a_small_one(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
     """sbatch rejects scripts above 4 MiB, so it gets one that starts the other."""
     fake.on("sbatch", stdout="7\n")
-    scheduler.submit(AppDef("big", [role("r", "x" * 5000, num_replicas=1000)]), {})
+    scheduler.submit(AppDef("big", [role("r", macros.replica_id + "x" * 5000, num_replicas=1000)]), {})
     script = Path(fake.argvs("sbatch")[0][-1])
     text = script.read_text()
     assert len(text) < 1000
