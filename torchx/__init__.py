@@ -1,8 +1,8 @@
 """Describe a job once in Python, run it anywhere, and always know how it ended.
 
 >>> import torchx
->>> torchx.IMAGE.rpartition("/")[0]
-'ghcr.io/pytorch'
+>>> torchx.IMAGE  # $TORCHX_IMAGE
+''
 """
 
 from torchx.version import __version__

@@ -93,14 +93,10 @@ ALLOW_PRIVATE_WORKSPACE = Switch("TORCHX_ALLOW_PRIVATE_WORKSPACE")
 NO_CHECK = Switch("TORCHX_NO_CHECK")
 """Submits jobs that the pre-submit checks reject (``torchx run --no-check``)."""
 
-# The newest image published under this name. The tag follows a published image,
-# not our version: an image that does not exist cannot run a job.
-PUBLISHED_IMAGE = "ghcr.io/pytorch/torchx:0.7.0"
-
 
 def default_image() -> str:
-    """Return the default image of components: ``$TORCHX_IMAGE`` or the published one."""
-    return os.environ.get(ENV_IMAGE) or PUBLISHED_IMAGE
+    """Return the default image of components, ``$TORCHX_IMAGE``; empty: backends that need an image ask for one."""
+    return os.environ.get(ENV_IMAGE, "")
 
 
 def torchx_home(*parts: str) -> str:

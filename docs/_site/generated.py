@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from _site import commands, components, documents, environment, resources, schedulers, troubleshooting
+from _site import commands, components, differences, documents, environment, resources, schedulers, troubleshooting
 
 CONTENT = {
     "commands": commands.page,
@@ -16,6 +16,7 @@ CONTENT = {
     "resources": resources.page,
     "messages": troubleshooting.page,
     "documents": documents.page,
+    "differences": differences.page,
 }
 _PLACE = re.compile(r"^<!-- generated: ([\w ]+) -->$", re.MULTILINE)
 

@@ -64,7 +64,7 @@ def test_no_image_is_built(
 
     monkeypatch.setattr(socket.socket, "connect", offline)
     options = ["-s", scheduler, *(["-cfg", cfg] if cfg else [])]
-    argv = ["run", "--dryrun", "--json", *options, "utils.python", "--script", "train.py"]
+    argv = ["run", "--dryrun", "--json", *options, "utils.python", "--image", "me:1", "--script", "train.py"]
     documents = []
     for code in ("print(1)\n", "print(2)\n", "print(1)\n"):
         (project / "train.py").write_text(code)
@@ -80,7 +80,8 @@ def test_no_image_is_built(
 def test_a_repository_is_missed_all_the_same(torchx: Call, project: Path) -> None:
     """The dry run rejects what the submission would reject."""
     pytest.importorskip("docker")
-    outcome = torchx("run", "--dryrun", "-s", "kubernetes", "-cfg", "code=registry", "utils.python", "-c", "1")
+    options = ["-s", "kubernetes", "-cfg", "code=registry"]
+    outcome = torchx("run", "--dryrun", *options, "utils.python", "--image", "me:1", "-c", "1")
     assert (outcome.code, "there is no `image_repo`" in outcome.err) == (2, True)
 
 

@@ -126,7 +126,8 @@ def test_wrong_requests(torchx: Call, argv: list[str], texts: list[str]) -> None
 )
 def test_types_of_gpus(torchx: Call, scheduler: str, cfg: str, texts: list[str]) -> None:
     """Each backend is asked for the type in its own words."""
-    found = torchx("run", "--dryrun", "--full", "-s", scheduler, "-cfg", cfg, "--gpu", "h100:8", "train.py")
+    wanted = ["--gpu", "h100:8", "--image", "me:1"]
+    found = torchx("run", "--dryrun", "--full", "-s", scheduler, "-cfg", cfg, *wanted, "train.py")
     assert found.code == 0, found.err
     assert all(text.replace('"', "") in found.out.replace("'", "").replace('"', "") for text in texts), found.out
 
@@ -143,7 +144,7 @@ def test_types_of_gpus(torchx: Call, scheduler: str, cfg: str, texts: list[str])
 )
 def test_types_that_a_backend_cannot_ask_for(torchx: Call, argv: list[str], code: int, texts: list[str]) -> None:
     """No job gets other GPUs than those it asked for."""
-    found = torchx("run", "--dryrun", *argv, "--gpu", "z9:8", "train.py")
+    found = torchx("run", "--dryrun", *argv, "--gpu", "z9:8", "--image", "me:1", "train.py")
     assert (found.code, found.out) == (code, "")
     assert all(text in found.err for text in texts), found.err
 
@@ -162,7 +163,8 @@ def test_types_that_a_backend_cannot_ask_for(torchx: Call, argv: list[str], code
 def test_types_of_a_site(torchx: Call, project: Path, backend: str, cfg: str, text: str, wanted: str) -> None:
     """The config file adds a type; its name is no typo of a section."""
     (project / ".torchxconfig").write_text(f"[gpu_types:{backend}]\nz9 = {text}\n")
-    found = torchx("run", "--dryrun", "--full", "-s", backend, "-cfg", cfg, "--gpu", "z9:4", "train.py")
+    asked = ["--gpu", "z9:4", "--image", "me:1"]
+    found = torchx("run", "--dryrun", "--full", "-s", backend, "-cfg", cfg, *asked, "train.py")
     assert found.code == 0, found.err
     assert wanted in found.out.replace("'", "").replace('"', "")
     assert ("nvidia.com/gpu:" in found.out) == (text == "example.com/gpu=z9")

@@ -43,7 +43,7 @@ def test_dryrun(scheduler: str, as_json: bool, monkeypatch: pytest.MonkeyPatch, 
     watch(monkeypatch, runopts, "resolve", calls)
     watch(monkeypatch, serialize, "appdef_to_dict", calls)
     argv = ["run", "-s", scheduler, "--workspace=", "-cfg", OPTIONS[scheduler], "--dryrun"]
-    main([*argv, *(["--json"] if as_json else []), "utils.echo", "--msg", "hello"])
+    main([*argv, *(["--json"] if as_json else []), "utils.echo", "--image", "me:1", "--msg", "hello"])
     assert "hello" in capsys.readouterr().out
     assert calls["resolve"] == 1
     assert calls["appdef_to_dict"] == (scheduler in DEFINED) + as_json

@@ -221,6 +221,30 @@ def test_a_missing_value_hints_at_the_typo() -> None:
 
 
 @pytest.mark.parametrize(
+    ("type_", "default", "is_"),
+    [
+        (int, "5", 5),
+        (int, True, 1),
+        (str, 5, "5"),
+        (str, ["a", "b"], "a,b"),
+        (float, 1, 1),
+        (bool, 0, False),
+        (bool, "yes", True),
+        (list[str], "a,b", ["a", "b"]),
+        (list[str], ("a", 1), ["a", "1"]),
+        (list[str], (), []),
+        (dict[str, str], "a=b", {"a": "b"}),
+        (dict[str, str], {"a": 1}, {"a": "1"}),
+    ],
+)
+def test_a_default_of_another_type(type_: Any, default: Any, is_: object) -> None:
+    """It is read as a user would type it, so that programs which declare one keep working."""
+    opts = runopts()
+    opts.add("x", type_=type_, default=default, help="")
+    assert opts.resolve({}) == {"x": is_}
+
+
+@pytest.mark.parametrize(
     ("kwargs", "message"),
     [
         ({"type_": int, "default": "x"}, "default `x`"),

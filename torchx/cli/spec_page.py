@@ -10,7 +10,6 @@ from torchx.cli.failures import note
 from torchx.cli.render import bold, document, fields, gray, value_text
 from torchx.config import DEFAULT
 from torchx.runner.launch.record import masked_settings
-from torchx.settings import PUBLISHED_IMAGE
 from torchx.specs import AppDef, AppDryRunInfo, Resource, Role, serialize
 from torchx.specs.mounts import format_mount
 from torchx.util.secrets import MASK, grade, mask_text
@@ -40,9 +39,6 @@ def show_dryrun(info: AppDryRunInfo[Any], *, as_json: bool, full: bool = False, 
         print(printable(request.strip(), lines=True))
         return
     color = has_color(sys.stdout)
-    for role in shown.roles if shown is not None else ():
-        if role.image == PUBLISHED_IMAGE and PUBLISHED_IMAGE not in request:  # nobody asked for it, and nothing uses it
-            role.image = ""
     parts = [] if shown is None else [app_page(shown, color=color)]
     chosen = cfg if full else {key: setting for key, setting in cfg.items() if setting.get("source") != DEFAULT}
     if chosen:

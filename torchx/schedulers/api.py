@@ -197,6 +197,8 @@ class Scheduler(Generic[T], ABC):
                 from torchx.schedulers.kit.secrets import check
 
                 check(role.env, self.capabilities.secrets, self.backend)
+        if not isinstance(given, ResolvedCfg):  # the Runner applies them before it builds images
+            self.apply_rules(app.roles, resolved)
         info = self._submit_dryrun(app, resolved)
         for role in app.roles:
             info = role.pre_proc(self.backend, info)
@@ -204,6 +206,14 @@ class Scheduler(Generic[T], ABC):
         info._cfg = resolved  # type: ignore[assignment]  # T is a mapping of options
         info._scheduler = self.backend
         return info
+
+    def apply_rules(self, roles: Iterable[Role], cfg: T | Mapping[str, Any]) -> None:
+        """Raise SpecError for the first value that the server would refuse."""
+        if self.rules:
+            from torchx.schedulers.kit.rules import broken
+
+            for error in broken(self.rules, roles, cfg):
+                raise error
 
     @abstractmethod
     def _submit_dryrun(self, app: AppDef, cfg: T) -> AppDryRunInfo[Any]:

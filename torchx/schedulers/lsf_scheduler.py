@@ -78,6 +78,7 @@ class LsfScheduler(SpecialJobs):
     transient = re.compile(r"(?i)LSF is down|daemon not responding|cannot connect to LSF|communication time ?out")
     programs = "LSF's commands (bsub, bjobs, ...)"
     submits = "bsub"
+    rules = "torchx.schedulers.lsf.rules:RULES"
 
     def __init__(self, session_name: str, **parts: Any) -> None:
         super().__init__("lsf", session_name, **parts)

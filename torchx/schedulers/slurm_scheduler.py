@@ -119,6 +119,7 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
     )
     programs = "Slurm's commands"
     submits = "sbatch"
+    rules = "torchx.schedulers.slurm.rules:RULES"
 
     def __init__(self, session_name: str, **parts: Any) -> None:
         super().__init__("slurm", session_name, **parts)

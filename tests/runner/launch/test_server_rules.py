@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import torchx
 from torchx.errors import SpecError
 from torchx.runner import get_runner
 from torchx.schedulers.kit.findings import BAD
 from torchx.schedulers.kit.rules import broken
 from torchx.specs import AppDef, BindMount, Resource, Role, VolumeMount
+from torchx.specs.images import NamesOnly
 
 ARN = "arn:aws:iam::123456789012:role/r"
 CFG: dict[str, dict[str, Any]] = {
@@ -22,6 +25,7 @@ CFG: dict[str, dict[str, Any]] = {
 }
 OTHERS: dict[str, dict[str, Any]] = {"local_cwd": {}, "slurm": {}, "lsf": {}}
 KUBE, DOCKER, BATCH, MAKER = ["kubernetes", "kubernetes_mcad"], ["local_docker"], ["aws_batch"], ["aws_sagemaker"]
+SLURM, LSF = ["slurm"], ["lsf"]
 VOLUME = [VolumeMount("data", "/data")]
 
 
@@ -78,6 +82,22 @@ def dryrun(scheduler: str, cfg: dict[str, Any], **fields: Any) -> Any:
         (MAKER, {"keep_alive_period_in_seconds": 3601}, {}, "keep_alive"),
         (MAKER, {"output_path": "/local"}, {}, "output_path"),
         (MAKER, {"training_repository_access_mode": "vpc"}, {}, "training_repository_access_mode"),
+        *(
+            (SLURM, {"time": t}, {}, f"`time` is `{t}`")
+            for t in ("abc", "1:2:3:4", "1-2-3", "1.5", "2h", "1:30:00 h", "-2")
+        ),
+        *((SLURM, {"signal": s}, {}, "signal") for s in ("FOO@x", "USR1@100000", "USR1,TERM", "B:")),
+        *((SLURM, {"mail-type": m}, {}, "mail-type") for m in ("END FAIL", "a@b.c")),
+        *((SLURM, {"gres": g}, {}, "gres") for g in ("a:b:c:d", ",", "gpu::1", "gpu 1")),
+        *((SLURM, {name: "a b"}, {}, name) for name in ("partition", "account", "qos", "reservation")),
+        *((SLURM, {name: n}, {}, name) for name in ("nodelist", "exclude") for n in ("n[1-", "n 1", "n1]")),
+        (SLURM, {"container": "pyxis"}, {"image": ""}, "image is empty"),
+        (SLURM, {}, {"resource": {"devices": {"nvme": -1}}}, "nvme"),
+        *((LSF, {"time": t}, {}, f"`time` is `{t}`") for t in ("1h", "1:2:3", "90m")),
+        *((LSF, {"docker": True}, {"image": i}, "image") for i in ("", "/a/folder", "a b")),
+        (LSF, {"host_network": True}, {"image": ""}, "image is empty"),
+        *((LSF, {"gpu_options": g}, {}, "gpu_options") for g in ("2", "mode=a j_exclusive=yes", "nr=2")),
+        (LSF, {"shm_size": "much"}, {}, "shm_size"),
     ],
 )
 def test_what_a_server_would_refuse(
@@ -90,7 +110,7 @@ def test_what_a_server_would_refuse(
         assert named in str(e.value), scheduler
         if cfg and not fields:
             with get_runner() as runner:
-                found = runner.doctor(scheduler, {**CFG[scheduler], **cfg}, within_s=0.1)
+                found = runner.doctor(scheduler, {**CFG, **OTHERS}[scheduler] | cfg, within_s=0.1)
             assert any(f.verdict == BAD and named in f.said for f in found), scheduler
 
 
@@ -108,6 +128,24 @@ def test_what_a_server_would_refuse(
             {},
         ),
         ([*KUBE, *DOCKER, *BATCH, "local_cwd", "slurm", "lsf"], {}, {"env": {"a.b": "y"}}),
+        *(
+            (SLURM, {"time": t}, {})
+            for t in ("90", "90:30", "2:00:00", "1-0", "2-1:1", "1-12:30:00", "UNLIMITED", "infinite", "-1")
+        ),
+        *((SLURM, {"signal": s}, {}) for s in ("USR1@120", "10", "B:USR1", "R:TERM@5", "RB:SIGUSR1@60", "RTMIN+1@9")),
+        *((SLURM, {"mail-type": m}, {}) for m in ("NONE", "begin,END", "BEGIN, END", "TIME_LIMIT_80")),
+        *((SLURM, {"gres": g}, {}) for g in ("gpu", "gpu:a100", "gpu:a100:4", "nvme:1,shard:2", "none", "bw:10G")),
+        *((SLURM, {"nodelist": n}, {}) for n in ("n[1-3],n7", "rack[1,3]-n[01-16]", "a.b-c")),
+        (SLURM, {"partition": "a,b", "account": "p/q.r-s", "qos": "+high"}, {}),
+        *((SLURM, {"container": "pyxis"}, {"image": i}) for i in ("/s/a.sqsh", "nvcr.io#nvidia/pytorch:24.05", "a:1")),
+        (SLURM, {"container": "pyxis", "container_image": "/s/a.sqsh"}, {"image": ""}),
+        ([*SLURM, *LSF, "local_cwd"], {}, {"image": ""}),
+        *((LSF, {"time": t}, {}) for t in ("90", "1:30")),
+        *(
+            (LSF, {"gpu_options": g}, {})
+            for g in ("-", "num=2:mode=exclusive_process:j_exclusive=yes", "gmodel=A100-40")
+        ),
+        (LSF, {"docker": True, "shm_size": "8g"}, {}),
         (MAKER, {"role": "MyRole", "max_run": 2419200, "input_mode": "Pipe", "output_path": "s3://b"}, {}),
     ],
 )
@@ -115,6 +153,26 @@ def test_good_values_pass(schedulers: list[str], cfg: dict[str, Any], fields: di
     """The limits themselves are allowed."""
     for scheduler in schedulers:
         dryrun(scheduler, cfg, **fields)
+
+
+@pytest.mark.parametrize(
+    ("dockerfile", "asks"), [("FROM busybox\n", False), ("ARG IMAGE\nFROM $IMAGE\n", True), ("", True)]
+)
+def test_no_image(dockerfile: str, asks: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The question names `--image`. A Dockerfile of the workspace's own may answer it; $TORCHX_IMAGE does for all."""
+    if dockerfile:
+        (tmp_path / "Dockerfile.torchx").write_text(dockerfile)
+    with NamesOnly(), get_runner() as runner:
+        for scheduler in ("local_docker", "kubernetes"):
+            words, cfg = ["--msg", "hi"], {"image_repo": "localhost:1/x"}
+            try:
+                runner.dryrun_component("utils.echo", words, scheduler, cfg, workspace=str(tmp_path))
+            except SpecError as e:
+                assert asks and "which one (`--image HOST/NAME:TAG`)?" in str(e)
+            else:
+                assert not asks
+    monkeypatch.setenv("TORCHX_IMAGE", "me/train:1")
+    assert torchx.IMAGE == "me/train:1"
 
 
 def test_every_value_that_is_not_known_yet_passes() -> None:

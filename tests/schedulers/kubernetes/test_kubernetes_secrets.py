@@ -110,7 +110,8 @@ def test_a_job_without_secrets_has_none():
 
 def test_words_of_language_models_need_no_secret():
     """A job whose variables only look like credentials has no Secret, which it might not be allowed to create."""
-    env = {"MASK_TOKEN": "[MASK]", "EOS_TOKEN": "</s>", "USE_AUTH": "yes", "N_PASS": "3"}
+    env = {"MASK_TOKEN": "[MASK]", "EOS_TOKEN": "</s>", "USE_AUTH": "yes", "N_PASS": "3", "MY_TOKEN": "abc"}
     app = AppDef("a", [Role("r", "img", entrypoint="e", env=env, resource=Resource(1, 0, 64))])
     job = create_scheduler("s").submit_dryrun(app, {}).request
     assert job.secret is None and "</s>" in str(job)
+    assert "abc" in str(job.resource) and "value: abc" not in str(job), "what is ambiguous is masked where it is shown"

@@ -64,13 +64,14 @@ def ask(checks: Sequence[Check], within_s: float = WITHIN_S, progress: Progress 
 def of_system(runner: Handles, name: str, cfg: _Cfg, *, within_s: float, progress: Progress | None) -> list[Finding]:
     """Check whether jobs can run on a scheduler."""
     backend = runner._scheduler(name)
+    wrong: list[Finding] = []
     try:
         settled = {key: setting.value for key, setting in runner._settings(name, cfg).items()}
         wrong = [Finding(BAD, "options", str(e), e.hint) for e in broken(backend.rules, (), settled)]
         return wrong + _asked(backend, name, settled, None, within_s=within_s, progress=progress)
     except TorchXError as e:  # for example, a required option is missing
         hint = e.hint or f"`torchx runopts {name}` shows the options; `torchx doctor -s {name} -cfg KEY=VALUE`"
-        return [Finding(UNKNOWN, "options", str(e), hint, unreachable=isinstance(e, BackendError))]
+        return wrong or [Finding(UNKNOWN, "options", str(e), hint, unreachable=isinstance(e, BackendError))]
 
 
 def of_job(

@@ -11,7 +11,7 @@ from torchx.config.files import ConfigFiles
 from torchx.errors import ConfigError, NotSupportedError, SpecError
 from torchx.runner.ground.trackers import get_configured_trackers, tracker_environment
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
-from torchx.specs.api import GPU_TYPE, AppDef, AppDryRunInfo, CfgVal, Role, Workspace, macros, make_app_handle
+from torchx.specs.api import GPU_TYPE, AppDef, AppDryRunInfo, CfgVal, Workspace, macros, make_app_handle
 from torchx.specs.copies import copy_data
 from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.checks import CHECK_NODES
@@ -91,7 +91,7 @@ def dry_run(
     if app.metadata:
         _check_metadata(app, scheduler, backend, settings)  # before anything is built
     _check_overlays(app, scheduler, backend)
-    _apply_rules(backend, [role for role in app.roles if not role.has_overrides()], values)  # before anything is built
+    backend.apply_rules([role for role in app.roles if not role.has_overrides()], values)  # before anything is built
     backend._pre_build_validate(app, scheduler, values)
     if (files and files.section("secrets")) or any(
         not _STRINGS.issuperset(map(type, r.env.values())) for r in app.roles
@@ -110,7 +110,7 @@ def dry_run(
                 from torchx.runner.ground.secrets import record_source
 
                 record_source(role, scheduler, backend, files)
-        _apply_rules(backend, late, values)
+        backend.apply_rules(late, values)
         validate(backend, app, scheduler, values)
         trackers = tracker_environment(get_configured_trackers(files))
         # The app id is not known yet: its macro takes its place.
@@ -189,15 +189,6 @@ def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settin
         check_after(wishes.after, scheduler, backend.capabilities)
     if wishes.timeout_s:
         _check_timeout(wishes, scheduler, backend.capabilities, settings)
-
-
-def _apply_rules(backend: Scheduler[Any], roles: list[Role], values: Mapping[str, CfgVal]) -> None:
-    """Raise SpecError for the first value that the server of a backend would refuse."""
-    if backend.rules:
-        from torchx.schedulers.kit.rules import broken
-
-        for error in broken(backend.rules, roles, values):
-            raise error
 
 
 def _check_overlays(app: AppDef, scheduler: str, backend: Scheduler[Any]) -> None:

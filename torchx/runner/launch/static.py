@@ -15,7 +15,7 @@ from torchx.errors import SpecError
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.kit.findings import BAD, GOOD, UNKNOWN, Finding
 from torchx.schedulers.kit.shell import quote
-from torchx.settings import NO_CHECK, PUBLISHED_IMAGE
+from torchx.settings import NO_CHECK
 from torchx.specs.api import AppDef, Role, Workspace, macros
 from torchx.specs.images import NamesOnly
 from torchx.specs.wishes import Wishes
@@ -74,6 +74,7 @@ def script(role: Role, backend: Scheduler[Any], cfg: Mapping[str, Any], *, waits
         return None
     what, name = f"script of role `{role.name}`", os.path.normpath(name)
     from torchx.workspace.dir_workspace import DirWorkspaceMixin
+    from torchx.workspace.similar import similar_file
 
     in_folder = isinstance(backend, DirWorkspaceMixin)
     if in_folder and not (cfg.get("job_dir") or cfg.get("jobdir") or cfg.get("ssh")):
@@ -81,9 +82,7 @@ def script(role: Role, backend: Scheduler[Any], cfg: Mapping[str, Any], *, waits
         problem = f"`{name}` is neither in `{os.getcwd()}`, where the job runs, nor in its image"
         place, certain = _Place("" if there else problem, "."), not role.image.startswith(("/", "~", "."))
     elif role.workspace:
-        place = _look(role.workspace, name)
-        ours = role.image == PUBLISHED_IMAGE and not name.startswith("torchx/")  # its contents are known
-        certain = in_folder or (ours and not place.builds and not role.mounts)
+        place, certain = _look(role.workspace, name), in_folder
     else:
         return None
     if not place.problem:
@@ -91,7 +90,7 @@ def script(role: Role, backend: Scheduler[Any], cfg: Mapping[str, Any], *, waits
     contained = cfg.get("container") or cfg.get("container_image") or cfg.get("docker")
     if certain and place.root and not (contained or waits or name.startswith("..")):
         return Finding(BAD, what, place.problem, _way_to(name, place))
-    if place.ignores:
+    if place.ignores or (place.root and similar_file(name, place.root)):
         return Finding(UNKNOWN, what, place.problem, _way_to(name, place))
     return Finding(UNKNOWN, what, f"{place.problem}; it may be in the image, or an earlier job may create it")
 
@@ -146,20 +145,17 @@ class _Place:
         problem: why the file is not in the workspace; empty if it is.
         root: the folder to search for similar files; empty if it is not certain.
         ignores: the ignore file whose rules exclude it.
-        builds: the workspace has a Dockerfile, which may create files.
     """
 
     problem: str
     root: str = ""
     ignores: str = ""
-    builds: bool = False
 
 
 def _look(workspace: Workspace, name: str) -> _Place:
-    from torchx.workspace.docker_workspace import TORCHX_DOCKERFILE
     from torchx.workspace.files import ignore_file, ignore_rules, open_workspace
 
-    problem, root, builds = f"`{name}` is not in the workspace `{workspace}`", "", False
+    problem, root = f"`{name}` is not in the workspace `{workspace}`", ""
     for source, place in reversed([*workspace.projects.items()]):
         if "://" in source and not source.startswith(("file://", "local://")):
             return _Place(f"`{name}` may be in `{source}`, which was not looked at")
@@ -167,16 +163,16 @@ def _look(workspace: Workspace, name: str) -> _Place:
         fs, root = open_workspace(source)
         if not os.path.isdir(root):
             return _Place(problem)  # building the workspace fails with an error of its own
-        path, builds = os.path.join(root, inside), builds or os.path.exists(os.path.join(root, TORCHX_DOCKERFILE))
+        path = os.path.join(root, inside)
         if inside.startswith("..") or not os.path.isfile(path):
             continue
         if ignore_rules(fs, root).ignores(inside):
             ignores = ignore_file(fs, root)
             said = f"`{name}` is in the workspace `{root}`, but its `{ignores}` leaves it out"
-            return _Place(said, root, ignores, builds)
+            return _Place(said, root, ignores)
         inner = os.path.realpath(path).startswith(os.path.realpath(root) + os.sep)
         return _Place("", root) if inner else _Place(f"`{name}` is a link that leads out of the workspace")
-    return _Place(problem, root, builds=builds)
+    return _Place(problem, root)
 
 
 def _way_to(name: str, place: _Place) -> str:

@@ -12,7 +12,7 @@ from torchx.schedulers.kit.rules import Rule
 _ROLE = r"arn:aws[\w-]*:iam::\d{12}:role/[\w+=,.@/-]+"
 _S3 = rules.text("(https|s3)://[^/]+/?.*", 1024)
 BATCH = (
-    *(rules.IMAGE, *rules.MOUNTS),
+    *(*rules.images(), *rules.MOUNTS),
     Rule(
         "queue",
         rules.text(r"[A-Za-z0-9][\w-]{0,127}|arn:aws[\w-]*:batch:[\w-]+:\d{12}:job-queue/[\w-]+"),
@@ -26,12 +26,12 @@ BATCH = (
     Rule(lambda r: [("the number of replicas", r.num_replicas)], rules.whole(1, 1000), "and 1000 is the most"),
 )
 SAGEMAKER = (
-    rules.IMAGE,
+    *rules.images(),
     Rule(lambda r: [("a variable", name) for name in r.env], rules.text(r"[a-zA-Z_]\w*", 512), "no name for one"),
     Rule("instance_type", rules.text(r"ml\.[a-z0-9-]+\.[a-z0-9-]+"), "not a type such as `ml.g5.xlarge`"),
     Rule("role", rules.text(rf"{_ROLE}|[\w+=,.@-]{{1,64}}", 2048), "neither the name nor the ARN of a role"),
-    Rule("input_mode", ("File", "Pipe", "FastFile").__contains__, "not one of File, Pipe, FastFile"),
-    Rule("training_repository_access_mode", ("Platform", "Vpc").__contains__, "neither Platform nor Vpc"),
+    rules.one_of("input_mode", "File", "Pipe", "FastFile"),
+    rules.one_of("training_repository_access_mode", "Platform", "Vpc"),
     *(Rule(name, _S3, "not a location in S3") for name in ("output_path", "checkpoint_s3_uri")),
     Rule("instance_count", rules.whole(1), "not 1 or more"),
     Rule("keep_alive_period_in_seconds", rules.whole(0, 3600), "not 0 to 3600"),

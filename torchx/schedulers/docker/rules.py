@@ -6,6 +6,6 @@ from torchx.schedulers.kit import rules
 
 _NO_VOLUME = "which is not the name of a volume: letters, digits, `_.-`, two or more"
 RULES = (
-    *(rules.IMAGE, rules.PORTS, *rules.MOUNTS, rules.DEVICES),
+    *(*rules.images(), rules.PORTS, *rules.MOUNTS, rules.DEVICES),
     rules.volumes(rules.text(r"[a-zA-Z0-9][\w.-]+"), _NO_VOLUME),
 )

@@ -16,25 +16,33 @@ from torchx.util.records import dataclass
 Allows = Callable[[Any], object]
 Find = Callable[[Role], Iterable[tuple[str, Any]]]
 """Return what a rule is about: words that name it, and the value."""
+When = Callable[[Mapping[str, Any]], object]
+
+
+def _always(_: Mapping[str, Any]) -> bool:
+    return True
 
 
 @dataclass(frozen=True)
 class Rule:
     """A rule: ``find`` names a run option, or finds values in a role; what it does not allow is refused.
 
-    ``said`` ends a sentence that begins with the value.
+    ``said`` ends a sentence that begins with the value. The rule holds if the run options are as ``when`` says.
     """
 
     find: str | Find
     allows: Allows
     said: str
     hint: str = ""
+    when: When = _always
 
 
-def broken(table: str, roles: Iterable[Role], cfg: Mapping[str, Any]) -> Iterator[SpecError]:
+def broken(table: str, roles: Iterable[Role], cfg: Any) -> Iterator[SpecError]:
     """Yield an error for each value that a rule of a table refuses. Values with macros are not known yet."""
     module, _, name = table.partition(":")
     for rule in getattr(__import__(module, fromlist=[name]), name) if table else ():
+        if not rule.when(cfg):
+            continue
         if isinstance(rule.find, str):
             found = [(f"`{rule.find}`", cfg.get(rule.find))] if cfg.get(rule.find) is not None else []
         else:
@@ -76,13 +84,32 @@ SUBDOMAIN = text(rf"{LABEL}(\.{LABEL})*")
 NAME = r"[A-Za-z0-9]([-\w.]*[A-Za-z0-9])?"
 QUALIFIED = rf"({LABEL}(\.{LABEL})*/)?{NAME}"
 
+
+def _images(role: Role) -> Iterator[tuple[str, Any]]:
+    """Yield the image, unless the workspace's own Dockerfile names it."""
+    if not role.image and role.workspace:
+        from torchx.workspace.images.docker_context import own_dockerfile
+
+        text = own_dockerfile(role.workspace)
+        if text and not re.search(rb"\$\{?IMAGE\b", text):
+            return
+    yield "the image", role.image
+
+
 _IMAGE = r"([\w.-]+(:\d+)?/)?[^A-Z\s:@]+(:[\w.-]{1,128})?(@sha256:[0-9a-f]{64})?"
-IMAGE = Rule(
-    lambda role: [("the image", role.image)],
-    text(_IMAGE, 4096),
-    "which is not the name of an image",
-    "name one: `--image HOST/NAME:TAG`",
-)
+
+
+def images(when: When = _always) -> tuple[Rule, Rule]:
+    """Return the rules for the images of roles that run in containers: that there is one, and its form."""
+    which = "and jobs run in containers here: which one (`--image HOST/NAME:TAG`)?"
+    for_all = "for all jobs: `TORCHX_IMAGE`, or `image` in `[cli:run]` of `.torchxconfig`"
+    other = "name another: `--image HOST/NAME:TAG`"
+    return (
+        Rule(_images, bool, which, for_all, when),
+        Rule(_images, text(f"({_IMAGE})?", 4096), "which is not the name of a container image", other, when),
+    )
+
+
 PORTS = Rule(lambda r: [(f"port `{name}`", n) for name, n in r.port_map.items()], whole(1, 65535), "not 1 to 65535")
 MOUNTS = (
     Rule(
@@ -94,6 +121,11 @@ MOUNTS = (
 DEVICES = Rule(
     lambda r: [(f"the number of `{name}`", n) for name, n in r.resource.devices.items()], whole(0), "not 0 or more"
 )
+
+
+def one_of(option: str, *values: str) -> Rule:
+    """Return the rule for an option with a few values."""
+    return Rule(option, values.__contains__, f"not one of {', '.join(values)}")
 
 
 def volumes(allows: Allows, said: str) -> Rule:

@@ -11,7 +11,7 @@ from torchx.errors import SpecError
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.manifests import shown_yaml
 from torchx.schedulers.kit.names import DNS_LABEL
-from torchx.schedulers.kit.secrets import is_value, split
+from torchx.schedulers.kit.secrets import is_value
 from torchx.schedulers.kubernetes import names, shipped_code
 from torchx.schedulers.kubernetes.names import JOB, LABEL_ROLE_INDEX, Object
 from torchx.schedulers.kubernetes.options import KubernetesOpts, read_overlay
@@ -21,8 +21,10 @@ from torchx.schedulers.kubernetes.pods.specs import JobRules, render_pod
 from torchx.settings import ENV_JOB_ID, ENV_REPLICA_ID, ENV_ROLE_NAME
 from torchx.specs import serialize
 from torchx.specs.api import AppDef, Role, macros
+from torchx.specs.secret import Secret
 from torchx.specs.wishes import Wishes
 from torchx.util.records import dataclass, field
+from torchx.util.secrets import CERTAIN, grade
 
 BY_JOB = f"metadata.annotations['{names.INDEX_ANNOTATION}']"
 """Field with the index of a pod of an Indexed Job."""
@@ -94,11 +96,14 @@ def secret_of(app: AppDef, app_id: str, *, namespace: str, session: str) -> Obje
 
 
 def _secret_names(role: Role) -> list[str]:
-    """Variables to put into the Secret: those that are secret, have a value, and are the same for all replicas."""
+    """Variables to put into the Secret: those that are certainly secret, have a value, and are the same everywhere."""
     return [
         name
-        for name, value in split(role.env)[1].items()
-        if is_value(value) and macros.replica_id not in value and not value.startswith(specs.PLACEHOLDERS)
+        for name, value in role.env.items()
+        if (isinstance(value, Secret) or grade(name, value) == CERTAIN)
+        and is_value(value)
+        and macros.replica_id not in value
+        and not value.startswith(specs.PLACEHOLDERS)
     ]
 
 

@@ -11,7 +11,7 @@ from torchx.schedulers.kit.rules import Rule
 _NAMES = ("service_account", "image_secret", "priority_class", "priority_class_name", "queue", "local_queue")
 _NO_NAME = "which is not a name: lower case letters, digits, dashes"
 RULES = (
-    *(rules.IMAGE, rules.PORTS, *rules.MOUNTS, rules.DEVICES, rules.volumes(rules.SUBDOMAIN, _NO_NAME)),
+    *(*rules.images(), rules.PORTS, *rules.MOUNTS, rules.DEVICES, rules.volumes(rules.SUBDOMAIN, _NO_NAME)),
     Rule(
         lambda role: [("a mount's path", mount.dst_path) for mount in role.mounts],
         rules.text("(?!/dev/shm/*$)[^:]*", 4096),

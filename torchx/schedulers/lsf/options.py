@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import posixpath
-import re
 from collections.abc import Mapping
 
-from torchx.errors import ConfigError
 from torchx.specs.api import AppDef, CfgVal
 from torchx.specs.options.structured_opts import StructuredOpts
 from torchx.specs.wishes import Wishes
 from torchx.util.records import dataclass
 
-_TIME = re.compile(r"(\d+:)?\d+")
 _EARLY_MIN = 2
 
 
@@ -78,27 +74,6 @@ def job_dir(cfg: Mapping[str, CfgVal]) -> str | None:
 def in_docker(cfg: Opts) -> bool:
     """Whether replicas run in containers: explicitly, or because an option for containers is set."""
     return cfg.docker or cfg.host_network or bool(cfg.container_workdir or cfg.shm_size)
-
-
-def check(app: AppDef, opts: Opts) -> None:
-    """Refuses what LSF could not run, before anything is submitted."""
-    docker = in_docker(opts)
-    if opts.time and not _TIME.fullmatch(opts.time):
-        raise ConfigError(f"`time` is `{opts.time}`", hint="write `90` (minutes) or `1:30`")
-    if opts.memory not in ("host", "task", "none"):
-        raise ConfigError(f"`memory` is `{opts.memory}`", hint="one of `host`, `task`, `none`")
-    if opts.jobdir and "%" in opts.jobdir:
-        raise ConfigError(
-            f"`jobdir` is `{opts.jobdir}`", hint="LSF replaces what follows a `%` in paths: choose another"
-        )
-    for role in app.roles:
-        if role.mounts and not docker:
-            raise ConfigError(f"role `{role.name}` has mounts", hint="they need containers: `-cfg docker=true`")
-        if docker and (not role.image or posixpath.isabs(role.image)):
-            raise ConfigError(
-                f"role `{role.name}` has the image `{role.image}`, which is not a container image",
-                hint="name one (`--image`), or omit the options of docker",
-            )
 
 
 def bsub_words(app: AppDef, opts: Opts) -> list[str]:

@@ -17,7 +17,7 @@ from torchx.schedulers.kit.secrets import sources
 from torchx.schedulers.lsf.attempts import OPTIONS_FILE, policy
 from torchx.schedulers.lsf.client import NO_LSF, refusal
 from torchx.schedulers.lsf.jobs import LsfJobs
-from torchx.schedulers.lsf.options import Opts, check, job_dir
+from torchx.schedulers.lsf.options import Opts, job_dir
 from torchx.schedulers.lsf.parse import was_released
 from torchx.schedulers.lsf.replicas import REPLICAS_FILE, STARTED_FILE, SUBMIT_FILE
 from torchx.schedulers.lsf.request import NAMES, LsfBsub, after
@@ -49,7 +49,6 @@ class SubmitsJobs(SiteWorkspaceMixin, LsfJobs):
             opts.time = clock(limit_s, of_hours=True) if (limit_s := Wishes.of(app).timeout_s) else opts.time
             policy(app, opts, self.capabilities)
             self._check_earlier(app, cfg)
-        check(app, opts)
         request = LsfBsub(job_dir(cfg), make_unique(NAMES.make(app.name)), app, opts, ["/bin/bash"], after(app))
         request.check()
         return AppDryRunInfo(request, str)

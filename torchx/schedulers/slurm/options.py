@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from torchx.errors import ConfigError
 from torchx.schedulers.api import StructuredOpts
-from torchx.schedulers.slurm.containers import RUNTIMES
 from torchx.specs.api import CfgVal, Resource, Role, runopts
 from torchx.specs.gpu_types import native
 from torchx.util.records import dataclass
@@ -138,14 +137,6 @@ class SlurmOpts(StructuredOpts):
 
     def check(self) -> None:
         """Raise ConfigError for values that Slurm would reject later, or accept although they break the job."""
-        if self.replicas_per_node < 1:
-            raise ConfigError(f"run option `replicas_per_node` is `{self.replicas_per_node}`", hint="it is 1 or more")
-        if self.container is not None and self.container not in RUNTIMES:
-            raise ConfigError(
-                f"run option `container` is `{self.container}`", hint=f"it is one of {', '.join(RUNTIMES)}"
-            )
-        if self.requeue not in ("auto", "yes", "no"):
-            raise ConfigError(f"run option `requeue` is `{self.requeue}`", hint="it is one of auto, yes, no")
         if self.job_dir and any(c in self.job_dir for c in "\\\n"):
             raise ConfigError(
                 f"run option `job_dir` is `{self.job_dir!r}`", hint="it must not contain a backslash or a line end"

@@ -105,6 +105,15 @@ class runopt:  # noqa: N801 - a public name
     __hash__ = None  # type: ignore[assignment]  # mutable, like the dataclasses beside it
 
 
+def _as_text(default: Any, tp: Any) -> str:
+    """Return a default of another type than its option's as a user would type it: a list as ``a,b``."""
+    if isinstance(default, (list, tuple)):
+        return ",".join(map(str, default))
+    if isinstance(default, dict):
+        return ",".join(f"{key}={value}" for key, value in default.items())
+    return str(int(default) if isinstance(default, bool) and tp is not str else default)
+
+
 class runopts:  # noqa: N801 - a public name
     """The run options of a scheduler; iterates over ``(name, runopt)`` sorted by name.
 
@@ -131,7 +140,8 @@ class runopts:  # noqa: N801 - a public name
         """Declare an option.
 
         Raises:
-            ConfigError: the type is not supported, the default is of another type, or a required option has a default.
+            ConfigError: the type is not supported, the default is of another type and cannot be read as a text of this
+                one, or a required option has a default.
         """
         opt = runopt(default, type_, required, help)
         if opt.opt_type not in (*_SCALARS, _LIST, _DICT):
@@ -142,9 +152,11 @@ class runopts:  # noqa: N801 - a public name
         if required and default is not None:
             raise ConfigError(f"run option `{cfg_key}` is required, and has the default `{default}`: it cannot be both")
         if default is not None and not runopts.is_type(default, opt.opt_type):
-            raise ConfigError(
-                f"the default `{default}` of run option `{cfg_key}` is not of type {get_type_name(opt.opt_type)}"
-            )
+            try:
+                opt.default = cast(_as_text(default, opt.opt_type), opt.opt_type)
+            except ConfigError:
+                said = f"the default `{default}` of run option `{cfg_key}` is not of type {get_type_name(opt.opt_type)}"
+                raise ConfigError(said) from None
         self._opts[cfg_key] = opt
 
     def get(self, name: str) -> runopt | None:
