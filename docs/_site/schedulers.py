@@ -35,6 +35,7 @@ ROWS = {
     "retry_actions": "[retries by cause](../retries.md) (`--retry`), and their actions",
     "timeout": "a [time limit](../retries.md#time-limits) (`--timeout`), and the equivalent run option",
     "setup": "[lines of set-up](../around.md) before the program (`--setup`, `--uv`), run by",
+    "idle": "detection of [idle jobs](../hangs.md#idle-jobs) (`--idle`)",
     "watchdog": "a [watchdog](../hangs.md#the-watchdog) for silent jobs (`--watchdog`)",
     "after": "[one job after another](../runs.md#one-job-after-another) (`--after`)",
     "elastic": "elastic roles (`min_replicas`)",

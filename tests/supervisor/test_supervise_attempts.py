@@ -172,11 +172,11 @@ def test_a_job_that_is_silent(
         sent: list[tuple[str, str, str]] = []
         monkeypatch.setattr(at_end, "start", lambda *words: sent.append((*words, state(job).msg)) or 4711)
         monkeypatch.setattr(made._watchdog, "turn", lambda now: None)
-        made._watch(NOW)
+        made._watch(made._watchdog, NOW)
         assert (sent, state(job).msg) == ([], "")
         made._watchdog.text, made._watchdog.silent = "silent", True
         monkeypatch.setattr(made._watchdog, "turn", lambda now: "silent")
-        made._watch(1234.6)
+        made._watch(made._watchdog, 1234.6)
         assert sent == [(job, "1235", "silent")]
         assert (made._senders, made.job.kind, bool(made._again)) == ({4711}, kind, again)
         assert made._outcome == ("FAILED" if action == "cancel" else "")
@@ -184,7 +184,7 @@ def test_a_job_that_is_silent(
         assert made.replicas[0].stopping is (action != "stacks")
         made._watchdog.text, made._watchdog.silent = "it continued", False
         monkeypatch.setattr(made._watchdog, "turn", lambda now: "it continued")
-        made._watch(1240.0)
+        made._watch(made._watchdog, 1240.0)
         made.writer.flush()
         assert (len(sent), state(job).msg) == (1, "it continued")
 

@@ -114,6 +114,12 @@ WHAT_GOES_ALONG: tuple[Row, ...] = (
         "`10m`; `10m:cancel` also ends the job, `10m:retry` the attempt",
     ),
     (
+        "--idle",
+        "DURATION[:ACTION]",
+        "when a job has used neither GPUs nor processors for this long after its first step, notify: `30m`; "
+        "`30m:cancel` also ends it, `30m:checkpoint` after a checkpoint",
+    ),
+    (
         "--setup",
         "LINE",
         "run this line of shell in each replica before its program, for example `module load cuda/12.4`, after those "
@@ -156,6 +162,7 @@ TEXT_OPTIONS = (
     "total",
     "piece",
     "watchdog",
+    "idle",
 )
 _EXAMPLES = "write `--secret HF_TOKEN`, or a reference to the value: `--secret HF_TOKEN=file:PATH`, `=cmd:COMMAND`"
 
@@ -184,6 +191,7 @@ class TorchXRunArgs:
         timeout: how long an attempt may run; see :mod:`torchx.specs.wishes.timeouts`.
         total, piece: of a chain; see :mod:`torchx.specs.wishes.retries`.
         watchdog: silence after which ranks are inspected; see :mod:`torchx.specs.wishes.watchdog`.
+        idle: of a job that uses nothing; see :mod:`torchx.specs.wishes.idle`.
         notify: how to notify; see :mod:`torchx.specs.wishes.notices`.
         notify_on: events to notify of.
         setup: lines of shell before the program; see :mod:`torchx.specs.wishes.setup`.
@@ -214,6 +222,7 @@ class TorchXRunArgs:
     total: str = ""
     piece: str = ""
     watchdog: str = ""
+    idle: str = ""
     notify: str = ""
     notify_on: str = ""
     after: list[str] = field(default_factory=list)
@@ -374,7 +383,7 @@ def notices_wanted(notify: str, notify_on: str) -> dict[str, str]:
 
 def wanted(run_args: TorchXRunArgs) -> dict[str, str]:
     """Return the wishes of a job as metadata; see :mod:`torchx.specs.wishes`."""
-    texts = {name: getattr(run_args, name) for name in ("retry", "timeout", "watchdog", "spares")}
+    texts = {name: getattr(run_args, name) for name in ("retry", "timeout", "watchdog", "idle", "spares")}
     if run_args.piece:
         if texts["timeout"]:
             raise UsageError("`--piece` and `--timeout` are the same", hint="omit one of them")

@@ -39,7 +39,8 @@ def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = F
     if status.num_restarts > 0 and not status.attempts:
         lines.append(f"restarts: {status.num_restarts}")
     if status.hang and status.hang[:40] not in msg:
-        lines += _labelled("silent:  ", printable(status.hang))
+        label = "idle:    " if "idle for " in status.hang else "silent:  "
+        lines += _labelled(label, printable(status.hang))
     for label, text in () if status.pace is None else status.pace.lines():
         lines += _labelled(f"{label}:".ljust(9), text)
     lines += _attempts(status.attempts)

@@ -79,6 +79,7 @@ CAPABILITIES = replace(
     retry_actions=("retry", "checkpoint"),
     timeout="yes",
     watchdog=True,
+    idle=True,
 )
 
 
@@ -137,6 +138,7 @@ class LocalScheduler(SpecialJobs):
             texts = Wishes.of(app).texts
             request.retry = str(policy_of(app, "local_cwd", self.capabilities) or "")
             request.timeout, request.watchdog = texts.get("timeout_s", ""), texts.get("watchdog", "")
+            request.idle = texts.get("idle", "")
         return request
 
     def auto_set_CUDA_VISIBLE_DEVICES(self, role_params: dict[str, list[ReplicaParam]], app: AppDef, cfg: Opts) -> None:

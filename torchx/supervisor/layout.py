@@ -75,6 +75,7 @@ if TYPE_CHECKING:
 
         again: list[str]  # a program that decides on restarts
         watchdog: WatchdogRequest
+        idle: WatchdogRequest  # see `idle`: `notify`, `cancel` or `checkpoint`; the files of samples
         limit: LimitRequest
         sample_s: float  # interval of usage samples
         resumes: tuple[int, float]  # number of the attempt, and when the job was created; see `chain`

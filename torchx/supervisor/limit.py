@@ -20,11 +20,11 @@ class Limit:
 
     Args:
         options: see :class:`torchx.supervisor.layout.LimitRequest`.
-        watchdog: is informed when an attempt begins and when it is being ended.
+        watchdogs: are informed when an attempt begins and when it is being ended.
     """
 
-    def __init__(self, options: LimitRequest, watchdog: Watchdog | None = None) -> None:
-        self._watchdog = watchdog or Watchdog({}, {})
+    def __init__(self, options: LimitRequest, *watchdogs: Watchdog) -> None:
+        self._watchdogs = watchdogs
         self._seconds: float = options.get("seconds", 0)
         self._early_s: float = options.get("early_s", 0)
         self._ask: str = options.get("ask", "")
@@ -37,16 +37,18 @@ class Limit:
 
     def begin(self, now: float) -> None:
         """Start the time of a new attempt."""
-        self._watchdog.begin(now)
+        for watchdog in self._watchdogs:
+            watchdog.begin(now)
         self._set(now + self._seconds if self._seconds else None, f"it reached its time limit of {self._text}")
 
-    def expire(self, now: float) -> None:
+    def expire(self, now: float, why: str = "it reached its time limit (simulated)") -> None:
         """Lets the time end now, except for the time to write a checkpoint."""
-        self._set(now + self._early_s, "it reached its time limit (simulated)")
+        self._set(now + self._early_s, why)
 
     def forget(self) -> None:
         """Stop the time, because the attempt is being ended."""
-        self._watchdog.forget()
+        for watchdog in self._watchdogs:
+            watchdog.forget()
         self._set(None, "")
 
     def ask(self) -> None:

@@ -14,7 +14,8 @@ from torchx.supervisor import at_end, proctree
 from torchx.supervisor import gang as rules
 from torchx.supervisor.follow import Follower
 from torchx.supervisor.gang import Gang, RoleRules
-from torchx.supervisor.layout import CONTROL_FIFO, STATE_FILE
+from torchx.supervisor.idle import Idle
+from torchx.supervisor.layout import CONTROL_FIFO, STATE_FILE, STEPS_FILE
 from torchx.supervisor.limit import Limit
 from torchx.supervisor.metrics import Sampler
 from torchx.supervisor.replica import Ending, Replica, spawn, why_not_started
@@ -51,8 +52,10 @@ class Supervisor:
         self.grace_s: float = request["grace_s"]
         self._again: list[str] = request.get("again", [])
         self._watchdog = Watchdog(request.get("watchdog", {}), self.env)
-        self._limit = Limit(request.get("limit", {}), self._watchdog)
         roles = request["roles"]
+        steps = [f"{replica['folder']}/{STEPS_FILE}" for role in roles for replica in role["replicas"]]
+        self._idle = Idle(request.get("idle", {}), steps, request.get("sample_s", 0.0))
+        self._limit = Limit(request.get("limit", {}), self._watchdog, self._idle)
         self.gang = Gang([RoleRules(r["max_retries"], r["policy"], r["min_replicas"]) for r in roles])
         facts = {**request["facts"], "mark": proctree.set_mark()}
         job = JobState(facts, [(r["name"], len(r["replicas"])) for r in roles])
@@ -120,8 +123,9 @@ class Supervisor:
             now = time.monotonic()
             if self._limit.is_over(now):
                 self._end_attempt("timeout", self._limit.why)
-            if self._watchdog.due is not None and now >= self._watchdog.due:
-                self._watch(now)
+            for watchdog in (self._watchdog, self._idle):
+                if watchdog.due is not None and now >= watchdog.due:
+                    self._watch(watchdog, now)
             self._reap(now)
             self.writer.flush()  # an end that is not recorded is lost if this process is killed
             self._sweep(now)
@@ -170,7 +174,8 @@ class Supervisor:
             if follower.failed and not job.msg:
                 job.msg = f"combined.log is incomplete: {follower.failed}"
         job.state = self._outcome
-        job.msg = job.msg if job.kind or job.msg != self._watchdog.text else ""
+        reports = (self._watchdog.text, self._idle.text)
+        job.msg = job.msg if job.kind or job.msg not in reports else ""
         job.ended = time.time()
         self.writer.header_changed()
         self.writer.flush()
@@ -306,20 +311,22 @@ class Supervisor:
         elif b"expire" in words:
             self._limit.expire(time.monotonic())
 
-    def _watch(self, now: float) -> None:
-        text = self._watchdog.turn(now)
+    def _watch(self, watchdog: Watchdog, now: float) -> None:
+        text = watchdog.turn(now)
         if text is None:
             return
         self.job.msg = text
-        put_down(self.folder, self._watchdog)
+        put_down(self.folder, watchdog)
         self.writer.header_changed()
-        if self._watchdog.silent:
+        if watchdog.silent:
             self.writer.flush()
             if sender := at_end.start(self.folder, f"{now:.0f}"):  # if a notice was requested
                 self._senders.add(sender)
-            if self._watchdog.action == "cancel":
+            if watchdog.action in ("cancel", "checkpoint"):
                 self._again = []
-            if self._watchdog.action != "stacks":
+            if watchdog.action == "checkpoint":
+                self._limit.expire(now, text)
+            elif watchdog.action in ("cancel", "retry"):
                 self._end_attempt("timeout", text)
 
     def _end_attempt(self, kind: str, why: str) -> None:

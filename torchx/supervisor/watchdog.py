@@ -81,7 +81,7 @@ class Watchdog:
             self._seen, quiet_s, self._since, self._patience = seen, now - self._since, now, 1
             if self.silent:
                 self.silent = False
-                self.text = f"it continued after {_span(quiet_s)}; before that, {self.text}"
+                self.text = f"it continued after {span_text(quiet_s)}; before that, {self.text}"
                 return self.text
         elif not self.silent and now - self._since >= self._seconds * self._patience:
             self.silent = True
@@ -123,7 +123,7 @@ class Watchdog:
             self._patience, self.silent = _BUSY, False
             return None
         said, _, self.stacks = (said.partition("\n")[2] if busy else said).partition("\n")
-        self.text = f"no output for {_span(now - self._since)}: {said or 'what the ranks are doing is not known'}"
+        self.text = f"no output for {span_text(now - self._since)}: {said or 'what the ranks are doing is not known'}"
         return self.text
 
 
@@ -166,10 +166,10 @@ def _mark(path: str) -> tuple[int, int]:
     return (found.st_size, found.st_mtime_ns)
 
 
-def _span(seconds: float) -> str:
+def span_text(seconds: float) -> str:
     """Format seconds for people.
 
-    >>> _span(12), _span(600), _span(5400)
+    >>> span_text(12), span_text(600), span_text(5400)
     ('12 s', '10 min', '1 h 30 min')
     """
     whole = int(seconds)

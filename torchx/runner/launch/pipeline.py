@@ -183,6 +183,9 @@ def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settin
             f"`{scheduler}` cannot watch whether a job is silent",
             hint="omit `--watchdog`; `torchx stacks JOB` shows what a job that seems to hang is doing",
         )
+    if wishes.idle and not backend.capabilities.idle:
+        said = f"`{scheduler}` cannot detect idle jobs"
+        raise NotSupportedError(said, hint="omit `--idle`; `torchx metrics JOB` shows what a job uses")
     if wishes.after:
         from torchx.runner.launch.after import check_after
 

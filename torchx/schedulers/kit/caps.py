@@ -29,6 +29,7 @@ class Capabilities:
         timeout: how the time limit of a job (``--timeout``) is set: the name of the equivalent run option, ``yes`` if
             there is none, or empty if time limits are not supported.
         watchdog: silent jobs are inspected (``--watchdog``).
+        idle: jobs that use neither GPUs nor processors are detected (``--idle``).
         setup: the shell for lines before the program (``--setup``, ``--uv``, the run option ``setup``): ``bash``, or
             ``sh`` for bash if the image has it; empty: not supported.
         after: supported conditions of ``--after``: ``ok``, ``any``, ``fail``.
@@ -63,6 +64,7 @@ class Capabilities:
     retry_actions: tuple[str, ...] = ()
     timeout: str = ""
     watchdog: bool = False
+    idle: bool = False
     setup: str = ""
     after: tuple[str, ...] = ()
     image_program: bool = False

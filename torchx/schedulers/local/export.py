@@ -47,6 +47,7 @@ def export(request: PopenRequest) -> Export:
     lines.append(f'. "$here/{MACHINERY}"')
     kept = {
         f"The retry policy `{request.retry}` is not applied: a job that fails is not restarted.": request.retry,
+        f"`--idle {request.idle}` is not applied: an idle job is not detected.": request.idle,
         f"The watchdog `{request.watchdog}` is not applied: a silent job is not detected.": request.watchdog,
     }
     notes = [note for note, asked in kept.items() if asked]

@@ -61,6 +61,7 @@ class PopenRequest:
         cancel_grace_s: seconds between SIGTERM and SIGKILL.
         timeout: time limit of an attempt, such as ``2h``; empty: none.
         watchdog: silence after which the job is inspected, and the action then, such as ``10m:cancel``; empty: none.
+        idle: time without use of GPUs and processors, and the action then; empty: none.
         retry: the policy by cause, see :class:`torchx.specs.wishes.retries.RetryRules`; empty: none.
     """
 
@@ -73,10 +74,11 @@ class PopenRequest:
     retry: str = ""
     timeout: str = ""
     watchdog: str = ""
+    idle: str = ""
 
     def __str__(self) -> str:
         lines = [f"app_id: {self.app_id}", f"log_dir: {self.log_dir}", f"cancel_grace_s: {self.cancel_grace_s:g}"]
-        for name in ("retry", "timeout", "watchdog"):
+        for name in ("retry", "timeout", "watchdog", "idle"):
             if value := getattr(self, name):
                 lines.append(f"{name}: {value}")
         for role, params in self.role_params.items():

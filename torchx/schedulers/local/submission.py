@@ -11,7 +11,16 @@ from torchx.schedulers.local.path import program_path
 from torchx.schedulers.local.request import PopenRequest, check_scripts, move_logs, replica_requests
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS, ENV_STEPS, SAMPLE_S, torchx_home
 from torchx.specs.api import AppDef, AppDryRunInfo
-from torchx.supervisor.layout import AT_END_FILE, REQUEST_FILE, RETRY_FACT, STDERR_LOG, STDOUT_LOG, STEPS_FILE, WATCHED
+from torchx.supervisor.layout import (
+    AT_END_FILE,
+    METRICS_FILE,
+    REQUEST_FILE,
+    RETRY_FACT,
+    STDERR_LOG,
+    STDOUT_LOG,
+    STEPS_FILE,
+    WATCHED,
+)
 from torchx.supervisor.proctree import boot_id, pid_namespace
 from torchx.supervisor.retention import discard_folder
 from torchx.util.notices import logger
@@ -49,7 +58,7 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
         replica["env"] = {ENV_STEPS: os.path.join(replica["folder"], STEPS_FILE), **replica["env"]}
     facts = facts_of_request(request, jobs.session, logs)
     facts |= {RETRY_FACT: "1"} if request.retry else {}
-    facts |= {WATCHED: "1"} if request.watchdog else {}
+    facts |= {WATCHED: "1"} if request.watchdog or request.idle else {}
     if info.submission.at_end:
         _write_new(os.path.join(folder, AT_END_FILE), info.submission.at_end)
     asked: JobRequest = {
@@ -59,6 +68,7 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
         "grace_s": request.cancel_grace_s,
         "roles": roles,
         "again": _prepare_retries(folder, roles, request.retry),
+        "idle": _idle(roles, request.idle),
         "watchdog": _watchdog(folder, roles, request.watchdog),
         "limit": _limit(folder, request) if request.timeout or request.retry else {},
         "sample_s": SAMPLE_S if info.submission.sample_s is None else info.submission.sample_s,
@@ -119,6 +129,17 @@ def _watchdog(folder: str, roles: list[RoleRequest], text: str) -> WatchdogReque
         "program": own_program("torchx.schedulers.local.hangs", folder),
         "files": files,
     }
+
+
+def _idle(roles: list[RoleRequest], text: str) -> WatchdogRequest:
+    """Return the options for idle jobs; empty if there are none."""
+    if not text:
+        return {}
+    from torchx.specs.wishes.idle import parse_idle
+
+    wish = parse_idle(text)
+    files = [f"{replica['folder']}/{METRICS_FILE}" for role in roles for replica in role["replicas"]]
+    return {"seconds": wish.seconds, "action": wish.action, "files": files}
 
 
 def _limit(folder: str, request: PopenRequest) -> LimitRequest:

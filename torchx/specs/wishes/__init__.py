@@ -27,6 +27,7 @@ class Wishes:
     retry: RetryRules | None = None
     timeout_s: int = 0
     watchdog: Watchdog | None = None
+    idle: Watchdog | None = None
     after: tuple[tuple[str, str], ...] = ()  # condition and handle of each job that this one depends on
     notify: tuple[str, ...] = ()
     notify_on: tuple[str, ...] = ("end",)
@@ -59,12 +60,13 @@ class Wishes:
 def _parsed(given: frozenset[tuple[str, str]]) -> Wishes:
     if not given:
         return Wishes()
-    from torchx.specs.wishes import after, checks, fetch, notices, retries, setup, stages, timeouts, watchdog
+    from torchx.specs.wishes import after, checks, fetch, idle, notices, retries, setup, stages, timeouts, watchdog
 
     parsers: dict[str, Any] = {
         "retry": (retries.RETRY, retries.RetryRules.parse),
         "timeout_s": (timeouts.TIMEOUT, timeouts.parse_timeout),
         "watchdog": (watchdog.WATCHDOG, watchdog.parse_watchdog),
+        "idle": (idle.IDLE, idle.parse_idle),
         "after": (after.AFTER, after.parse_after),
         "notify": (notices.NOTIFY, notices.parse_channels),
         "notify_on": (notices.NOTIFY_ON, notices.parse_events),
@@ -80,6 +82,9 @@ def _parsed(given: frozenset[tuple[str, str]]) -> Wishes:
     if found.watchdog is not None and found.watchdog.action == "retry" and found.retry is None:
         text = texts["watchdog"]
         raise SpecError(f"the watchdog `{text}` needs a policy for retries", hint="for example `--retry standard`")
+    if found.idle is not None and found.idle.action == "checkpoint" and found.retry is None:
+        text = texts["idle"]
+        raise SpecError(f"`--idle {text}` needs a policy for retries", hint="for example `--retry standard`")
     if found.retry is not None and found.retry.total and not 0 < found.timeout_s < found.retry.total_s:
         raise SpecError(
             f"`--total {found.retry.total}` needs the length of a piece, which is shorter",

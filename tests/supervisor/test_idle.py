@@ -1,0 +1,109 @@
+"""Jobs that use neither GPUs nor processors are reported, and never before their first step."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from torchx.errors import SpecError
+from torchx.runner import get_runner
+from torchx.specs import AppDef, Role
+from torchx.specs.wishes import Wishes
+from torchx.supervisor.idle import Idle
+
+EVERY_S = 1.0
+
+
+class Job:
+    """A job of two replicas, whose samples and first step the test writes."""
+
+    def __init__(self, folder: Path, seconds: float = 10.0) -> None:
+        self.files = [folder / f"metrics{k}" for k in range(2)]
+        self.steps = folder / "steps"
+        files = [str(path) for path in self.files]
+        self.idle = Idle({"seconds": seconds, "action": "notify", "files": files}, [str(self.steps)], EVERY_S)
+        self.now = 100.0
+        self.idle.begin(self.now)
+
+    def sampled(self, *cpus: float, gpus: list[float] | None = None) -> None:
+        for path, cpu in zip(self.files, cpus, strict=True):
+            row = {"t": time.time(), "a": 0, "cpu": cpu, "mem": 1, "gpu": [[g, 1, 2] for g in gpus or ()]}
+            path.write_text(json.dumps({"cpus": 4}) + "\n" + json.dumps(row) + "\n")
+
+    def turns(self, count: int = 12) -> list[str]:
+        """What is reported within this many seconds."""
+        found = []
+        for _ in range(count):
+            self.now += 1.0
+            found.append(self.idle.turn(self.now))
+        return [text for text in found if text]
+
+
+def test_it_says_what_it_saw(tmp_path: Path) -> None:
+    """Once, with the most that a replica used; and that the job went on."""
+    job = Job(tmp_path)
+    job.steps.touch()
+    job.sampled(0.02, 0.05, gpus=[0, 3])
+    assert job.turns() == [
+        "idle for 10 s: 2 GPUs a replica at 3 % or less, at most 0.05 processors in use, as sampled on 2 replicas"
+    ]
+    assert job.idle.silent and not job.turns()
+    assert not job.turns(60), "the sampler may be late"
+    job.sampled(0.02, 1.5, gpus=[0, 3])
+    (text,) = job.turns()
+    assert text.startswith("it went on; before that, idle for 10 s")
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_no_false_alarm_before_the_first_step(tmp_path: Path, seed: int) -> None:
+    """Slow starts: a queue, set-up, staging and imports of any length use little or nothing."""
+    job = Job(tmp_path, seconds=2.0 + seed % 9)
+    for k in range(20):
+        job.sampled((seed * k % 7) / 100, (seed + k) % 5 * 0.3, gpus=[0] if seed % 2 else None)
+        assert not job.turns(2)
+
+
+def test_the_first_step_of_a_gpu_counts_without_reports(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.sampled(0.5, 0.5, gpus=[90])
+    assert not job.turns()
+    job.sampled(0.01, 0.01, gpus=[0])
+    assert len(job.turns()) == 1
+
+
+def test_one_busy_replica_or_missing_samples_are_enough(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    job.steps.touch()
+    job.sampled(0.0, 0.3)
+    assert not job.turns(30)
+    job.sampled(0.0, 0.0)
+    job.files[0].unlink()
+    assert not job.turns(30)
+    os.utime(job.steps, (1.0, 1.0))  # of an earlier attempt
+    job.sampled(0.0, 0.0)
+    job.idle.begin(job.now)
+    assert not job.turns(30)
+
+
+@pytest.mark.parametrize("text", ["soon", "1s", "30m:stop", "30m:checkpoint"])
+def test_wrong_wishes(text: str) -> None:
+    with pytest.raises(SpecError):
+        Wishes.of(AppDef("a", metadata={"torchx/idle": text}))
+
+
+def test_an_idle_job_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real job that sleeps after its first step, sampled each second."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".torchxconfig").write_text("[metrics]\nevery = 1s\n")
+    role = Role("r", "", entrypoint="sh", args=["-c", 'sleep 6; : >"$TORCHX_STEPS"; sleep 600'])
+    with get_runner() as runner:
+        began = time.monotonic()
+        handle = runner.run(AppDef("a", [role], {"torchx/idle": "3s:cancel"}), "local_cwd")
+        status = runner.wait(handle, wait_interval=0.1)
+        assert time.monotonic() - began > 9
+        assert status is not None and str(status.state) == "FAILED"
+        assert "idle for " in status.msg and "processors in use" in status.msg

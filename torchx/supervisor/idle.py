@@ -1,0 +1,103 @@
+"""Detects that a job uses neither GPUs nor processors, by the samples of its replicas.
+
+It never counts time before the first step: until a rank has reported one (:func:`torchx.distributed.progress`) or a GPU
+was busy, a job sets up, stages data, or compiles. A job without samples is not idle.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from torchx.supervisor.watchdog import Watchdog, span_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from torchx.supervisor.layout import WatchdogRequest
+
+IDLE = "idle for "
+"""Beginning of the sentence that reports an idle job."""
+
+GPU_PERCENT, CPUS = 5.0, 0.1
+"""A replica is idle below this utilization of its GPUs, and this number of processors in use."""
+
+_TAIL = 1 << 14
+_COARSE_S = 0.05  # of the times of files
+_LATE, _LATE_S = 4, 120.0  # intervals, but at least seconds, without a sample after which nothing is known
+
+
+class Idle(Watchdog):
+    """Watches the files of the sampler. Does nothing if ``options`` is empty; its ``files`` are those of the samples.
+
+    Args:
+        steps: files in which ranks report steps.
+        every_s: seconds between two samples.
+    """
+
+    def __init__(self, options: WatchdogRequest, steps: list[str], every_s: float) -> None:
+        super().__init__(options, {}, lambda: None)
+        self._files = options.get("files", ())
+        self._steps = steps
+        self._every_s = every_s
+        self._begun = False
+        self._from = self._checked = 0.0
+
+    def begin(self, now: float) -> None:
+        """Start to watch a new attempt."""
+        super().begin(now)
+        self._begun, self._from = False, time.time() - _COARSE_S
+
+    def turn(self, now: float) -> str | None:
+        """Check the samples since the last call. Returns a new report; None if there is none."""
+        self.due = now + min(max(self._seconds / 20, 0.2), self._every_s)
+        used = self._used()
+        if not used:
+            self._since, was = now, self.silent
+            if was:
+                self.silent, self.text = False, f"it went on; before that, {self.text}"
+            return self.text if was else None
+        if self.silent or now - self._since < self._seconds:
+            return None
+        self.silent = True
+        self.text = f"{IDLE}{span_text(now - self._since)}: {used}"
+        return self.text
+
+    def _used(self) -> str:
+        """Return the most that a replica used since the last call; empty if that is not idle, or nothing is known."""
+        # The sampler may be late: it rests for a thousand times as long as it works.
+        since = max(self._from, time.time() - max(_LATE * self._every_s, _LATE_S))
+        found = [[row for row in _rows(path) if row["t"] >= since] for path in self._files]
+        found = [[row for row in rows if row["t"] >= self._checked] or rows[-1:] for rows in found]
+        self._checked = time.time()
+        gpus = [gpu[0] for rows in found for row in rows for gpu in row["gpu"]]
+        self._begun |= any(percent >= GPU_PERCENT for percent in gpus)
+        self._begun |= any(os.path.exists(path) and os.path.getmtime(path) >= self._from for path in self._steps)
+        if not self._begun or not found or not all(found):
+            return ""
+        cpus = [row["cpu"] for rows in found for row in rows]
+        if max(cpus) >= CPUS or max(gpus, default=0.0) >= GPU_PERCENT:
+            return ""
+        seen = f"{len(gpus and found[0][0]['gpu'])} GPUs a replica at {max(gpus):.0f} % or less, " if gpus else ""
+        count = f"{len(found)} replica{'s' if len(found) > 1 else ''}"
+        return f"{seen}at most {max(cpus):.2f} processors in use, as sampled on {count}"
+
+
+def _rows(path: str) -> list[dict[str, Any]]:
+    """Return the newest samples of a file."""
+    rows = []
+    try:
+        with open(path, "rb") as f:
+            f.seek(max(os.fstat(f.fileno()).st_size - _TAIL, 0))
+            lines = f.read().splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        try:
+            row = json.loads(line)
+            rows.append({"t": float(row["t"]), "cpu": float(row["cpu"]), "gpu": list(row["gpu"])})
+        except (ValueError, TypeError, KeyError):
+            continue
+    return rows
