@@ -158,8 +158,9 @@ def test_only_on_slurm(write: Any, lines: str, line: int, text: str) -> None:
         ("\ufeff" + script("-c 2"), "train.sbatch:1: .* begins with a byte order mark"),
         (script("-c 2", "cd data\r\necho hi\r\n"), "train.sbatch:4: .* DOS line breaks"),
         ("#!/bin/bash\n\0echo\n", "train.sbatch:2: .* NUL character"),
+        ("#!/bin/bash\r#SBATCH -n 2\recho\r", "train.sbatch:1: .* old Macs"),
     ],
-    ids=["no value", "unquoted", "quote", "no shebang", "empty", "bom", "dos", "nul"],
+    ids=["no value", "unquoted", "quote", "no shebang", "empty", "bom", "dos", "nul", "mac"],
 )
 def test_what_sbatch_refuses(write: Any, text: str, error: str) -> None:
     """The error names the line before the submission."""

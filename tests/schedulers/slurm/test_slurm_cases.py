@@ -403,8 +403,8 @@ def test_nodes_without_memory(sizes: str, none: bool) -> None:
 
 @pytest.mark.parametrize(
     ("answer", "found"),
-    [("9\n10\n", "9"), ("10\n9\n", "9"), ("", ""), ("9\nx\n", "")],
-    ids=["two", "newest first", "none", "odd"],
+    [("9\n10\n", "9"), ("10\n9\n", "9"), ("", ""), ("x\n", ""), ("Welcome\n9\nx\n", "9")],
+    ids=["two", "newest first", "none", "odd", "a wrapper"],
 )
 def test_a_job_that_accounting_knows_by_its_name(answer: str, found: str) -> None:
     """The first of that name, submitted since then: the clocks may differ by an hour."""

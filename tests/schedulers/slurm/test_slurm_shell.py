@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from torchx.errors import CommandError, TransientError
+from torchx.errors import CommandError, ParseError, TransientError
 from torchx.schedulers.batch import sites
 from torchx.schedulers.batch.inherit import RULES, unset
 from torchx.schedulers.slurm.options import outranking
+from torchx.schedulers.slurm.parse import SEPARATOR
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs.api import AppDef, AppState, Resource, Role
 
@@ -109,9 +110,28 @@ def test_a_wrapper_that_prints_more(stand_in: Path) -> None:
     assert SlurmScheduler("s").submit(job(), {}) == "7"
 
 
-def test_an_answer_without_an_id(stand_in: Path) -> None:
-    """The job is looked for by its name, because it may run."""
-    (stand_in / "sbatch").write_text("#!/bin/sh\necho thanks\n")
+def test_wrappers_of_questions(stand_in: Path) -> None:
+    """What they print around the records is no record, and no id."""
+    cells = ["7", "RUNNING", "None", "N/A", "N/A", "N/A", "0", "0:0", "n1", "me", "/tmp", "job"]
+    row = "".join(f"{cell}{SEPARATOR}" for cell in cells)
+    (stand_in / "squeue").write_text(
+        f"#!/bin/sh\necho Welcome\ncase \"$*\" in *=%F) echo 7 ;; *) echo '{row}' ;; esac\necho Balance: 12 hours\n"
+    )
+    scheduler = SlurmScheduler("s")
+    found = scheduler.describe("7")
+    assert found is not None
+    assert found.state is AppState.RUNNING
+    assert [listed.app_id for listed in scheduler.list()] == ["7"]
+    assert scheduler._slurm(scheduler._here).submitted("job") == "7"
+    (stand_in / "squeue").write_text("#!/bin/sh\necho something else\n")
+    with pytest.raises(ParseError, match="something else"):
+        SlurmScheduler("s").list()
+
+
+@pytest.mark.parametrize("answer", ["thanks", "7\n1200", ""])
+def test_an_answer_without_an_id(answer: str, stand_in: Path) -> None:
+    """Or with several numbers: the job is looked for by its name, because it may run."""
+    (stand_in / "sbatch").write_text(f"#!/bin/sh\necho '{answer}'\n")
     (stand_in / "squeue").write_text("#!/bin/sh\necho 8\n")
     assert SlurmScheduler("s").submit(job(), {}) == "8"
 

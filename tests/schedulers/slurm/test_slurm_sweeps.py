@@ -176,6 +176,19 @@ def test_a_sweep_whose_folder_cannot_be_recorded(cluster: Cluster, scheduler: Sl
     assert len(cluster.asked("sbatch")) == 2
 
 
+def test_a_wrapper_of_sbatch_that_prints_more(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """The ids of later arrays are found in the answers, too."""
+    cluster.program(
+        "sbatch", SBATCH.replace("print(number)", "print('Welcome', number, 'Balance: 12 hours', sep=chr(10))")
+    )
+    app_id = submit(scheduler, "true", 12)
+    folder = scheduler.folders(scheduler._here).of(app_id)
+    assert folder is not None
+    lines = [line.split() for line in folder.text("chunks").splitlines()]
+    assert [words[:2] for words in lines] == [["0", "5"], ["5", "5"], ["10", "2"]]
+    assert all(len(words) == 3 and words[2].isdigit() for words in lines)
+
+
 def test_a_width_holds_across_arrays(cluster: Cluster, scheduler: SlurmScheduler) -> None:
     """Each array waits for the previous one; otherwise two of them would run twice as many tasks."""
     submit(scheduler, "true", 7, width=3)

@@ -45,6 +45,8 @@ lock() {  # a link that names its owner on any node; taken over if the owner was
   mkdir "left.${owner// /.}" 2>/dev/null && rm -f more.lock && lock && taken=1
 }
 
+named() { squeue --noheader --me --states=all --name="$1" --format=%F | grep -m 1 -xE '[0-9]+'; }
+
 more() {  # submit as many arrays as Slurm accepts; one process at a time
   local first=0 n=$size id words last='' taken='' outer=()
   if ((size >= count)) || [[ -e cancelled ]] || ! lock; then return 0; fi
@@ -62,9 +64,10 @@ more() {  # submit as many arrays as Slurm accepts; one process at a time
     words=(--parsable --chdir="$folder" --job-name="$name+$first+$n" --output="${folder//%/%%}/${role//%/%%}/$first+%a.log")
     [[ -z $width ]] || words+=("--dependency=afterany:$last")
     # A previous owner that was killed may have submitted this array without recording it.
-    id=${taken:+$(squeue --noheader --me --states=all --name="$name+$first+$n" --format=%F | head -n 1)}
+    id=${taken:+$(named "$name+$first+$n")}
     if [[ -n $id ]] || id=$(env "${outer[@]}" sbatch "${words[@]}" --array="0-$((n - 1))${width:+%$width}" array.sh "$first" "$sweep" 2>more.log); then
-      last=${id%%;*}
+      last=$(sed -nE 's/^\s*([0-9]+)(;\S*)?\s*$/\1/p' <<<"$id" | sort -u)  # some sites print more
+      [[ $last =~ ^[0-9]+$ ]] || last=$(named "$name+$first+$n")
       echo "$first $n $last" >>chunks
       first=$((first + n))
     else

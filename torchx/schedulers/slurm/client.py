@@ -121,11 +121,12 @@ def parse_sbatch(text: str) -> str:
     >>> parse_sbatch("Welcome\\n7;tst\\nBalance left: 12 hours\\n"), parse_sbatch("Submitted batch job 8\\n")
     ('7', '8')
     """
-    found = re.findall(r"^\s*(\d+(?:\.\d+)?)(?:;\S*)?\s*$", text, re.MULTILINE)  # a step has a dot
-    found = found or re.findall(r"Submitted batch job (\d+)", text)
-    if not found:
+    # a step has a dot
+    lines = r"^\s*(\d+);\S+\s*$", r"^\s*Submitted batch job (\d+)", r"^\s*(\d+(?:\.\d+)?)\s*$"
+    found = next(filter(None, (set(re.findall(line, text, re.MULTILINE)) for line in lines)), set())
+    if len(found) != 1:  # of several numbers any may be the id
         raise ParseError(f"`sbatch` answered `{text.strip()}`, which is not a job id", text=text)
-    return str(found[-1])
+    return str(found.pop())
 
 
 class SlurmQueries:
@@ -225,15 +226,13 @@ class SlurmQueries:
         form = ["--noheader", "--parsable2", "--allocations", "--format=JobIDRaw"]
         argv = ["sacct", *form, f"--name={name}", f"--starttime={since}"]
         done = self._run(argv, patience_s=_ACCOUNTING_PATIENCE_S)
-        ids = done.stdout.split() if done.returncode == 0 else []
-        return min(ids, key=int) if all(i.isdecimal() for i in ids) and ids else ""
+        return _first(done.stdout.splitlines() if done.returncode == 0 else []) or ""
 
     def submitted(self, name: str) -> str | None:
         """Return the id of the user's job with this name in the controller's memory; None if there is none."""
         # %F is the id of the job, also for the tasks of an array.
         argv = ["squeue", "--noheader", "--states=all", "--me", f"--name={name}", "--format=%F"]
-        ids = self._run(argv).check().stdout.split()
-        return min(ids, key=int) if ids else None
+        return _first(self._run(argv).check().stdout.splitlines())
 
     def commented(self, comment: str) -> str | None:
         """Return the id of the user's job with this comment, for scripts that set their own name;
@@ -241,7 +240,7 @@ class SlurmQueries:
         """
         done = self._run(["squeue", "--noheader", "--states=all", "--me", "--format=%F %k"])
         ids = [line.split()[0] for line in done.check().stdout.splitlines() if line.split()[1:] == [comment]]
-        return min(ids, key=int) if ids else None
+        return _first(ids)
 
     def knows_no_memory(self, partitions: Iterable[str]) -> bool:
         """Whether nodes of these (or all) partitions have no configured memory; Slurm reports 1 MiB then."""
@@ -256,6 +255,11 @@ class SlurmQueries:
         for start in range(0, len(app_ids), _MAX_IDS):
             found += ask(app_ids[start : start + _MAX_IDS])
         return _by_id(found)
+
+
+def _first(lines: Iterable[str]) -> str | None:
+    """Return the smallest id among the lines of an answer; None if none is an id."""
+    return min((line.strip() for line in lines if line.strip().isdecimal()), key=int, default=None)
 
 
 def _by_id(records: Iterable[JobRecord]) -> Records:

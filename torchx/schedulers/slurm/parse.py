@@ -94,8 +94,9 @@ def name_of(uid: str) -> str:
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines of an answer, one per record."""
-    return [line for line in text.split("\n") if line.strip()]
+    """Return the lines of an answer, one per record; what the wrapper of a site prints around them is left out."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    return [line for line in lines if SEPARATOR in line] or lines
 
 
 def parse_sacct(text: str) -> list[JobRecord]:

@@ -78,11 +78,15 @@ def directives(text: str, name: str = "the script") -> list[Directive]:
         if there:
             at = before.count("\n") + 1
             raise SpecError(f"{name}:{at}: sbatch does not take this script: {why}", hint=hint.format(name=name))
+    if "\r" in text and "\n" not in text:
+        hint = f"`tr '\\r' '\\n' < {name}` converts them"
+        raise SpecError(f"{name}:1: sbatch does not take this script: its line breaks are those of old Macs", hint=hint)
     if text.startswith("\ufeff"):
         hint = f"`sed -i '1s/^\\xEF\\xBB\\xBF//' {name}` removes it"
         raise SpecError(f"{name}:1: sbatch does not take this script: it begins with a byte order mark", hint=hint)
     if not text.startswith("#!"):
-        raise SpecError(f"{name}:1: this is not a batch script: its first line does not begin with `#!`")
+        why = "this is not a batch script: its first line does not begin with `#!`"
+        raise SpecError(f"{name}:1: {why}", hint="let it begin with a line such as `#!/bin/bash`")
     found = []
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip() and not line.lstrip().startswith("#"):

@@ -20,6 +20,7 @@ _IGNORED = (
 )
 """Options without meaning outside of Slurm, such as accounts, queues and output files."""
 
+_ELSEWHERE = "remove it, or run on Slurm"
 _HINTS = {
     "array": "`torchx sweep` launches a job once for each set of values",
     "dependency": "`torchx run --after JOB` waits for another job",
@@ -95,9 +96,7 @@ def translate(found: Iterable[Directive], name: str) -> tuple[Resource, int]:
         if number is None:
             where = f"{name}:{one.line}: `{one.text}`"
             meant = "" if one.is_known else did_you_mean(one.option, KNOWN)
-            raise NotSupportedError(
-                f"{where} {why}", hint=_HINTS.get(one.option, meant or "remove it, or run on Slurm")
-            )
+            raise NotSupportedError(f"{where} {why}", hint=_HINTS.get(one.option, meant or _ELSEWHERE))
         numbers[one.option] = number
     cpus = int(numbers.get("cpus-per-task", _CPU))
     gpus = max((int(numbers.get(o, 0)) for o in ("gpus", "gres", "gpus-per-node", "gpus-per-task")), default=0)
@@ -108,7 +107,7 @@ def translate(found: Iterable[Directive], name: str) -> tuple[Resource, int]:
 def _refuse_steps(text: str, name: str) -> None:
     for number, line in enumerate(text.split("\n"), 1):
         if _STEP.search(_NO_CODE.sub("''", line)):
-            raise NotSupportedError(f"{name}:{number}: `{line.strip()[:60]}` is a Slurm command")
+            raise NotSupportedError(f"{name}:{number}: `{line.strip()[:60]}` is a Slurm command", hint=_ELSEWHERE)
 
 
 # -- values ----------------------------------------------------------------------------------------------
