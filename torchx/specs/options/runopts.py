@@ -173,7 +173,7 @@ class runopts:  # noqa: N801 - a public name
         """
         if key in self._opts:
             return key
-        plain = cases.option(key)
+        plain = cases.option(key).removesuffix("_")  # of a field whose name is a keyword of Python
         return next((name for name in self._opts if cases.option(name) == plain), key)
 
     def __or__(self, other: runopts) -> runopts:
