@@ -64,6 +64,12 @@ def test_tasks_run_one_after_another(cluster: Cluster, scheduler: SlurmScheduler
     assert found.tasks is not None
     names = [state.name for state in found.tasks.states]
     assert names == ["SUCCEEDED", "RUNNING", "PENDING", "CANCELLED", "RUNNING", "PENDING", "PENDING", "PENDING"]
+    scheduler.cancel_task(app_id, 2)
+    scheduler.cancel_task(app_id, 6)
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert found.tasks is not None
+    assert [k for k, state in enumerate(found.tasks.states) if state is AppState.CANCELLED] == [2, 3, 6]
 
 
 @pytest.mark.parametrize("signal", [False, True])
@@ -94,12 +100,17 @@ def test_what_ends_a_task(signal: bool, cluster: Cluster, scheduler: SlurmSchedu
 def test_an_element_that_starts_again(cluster: Cluster, scheduler: SlurmScheduler) -> None:
     """Tasks that had ended are left alone; the one that Slurm had terminated runs again."""
     (cluster.folder / "down").touch()
-    app_id = _submit(scheduler, "echo {k}", 3, 3)
+    app_id = _submit(scheduler, "echo {k}", 4, 4)
     folder = Path(chunks(scheduler, app_id)).parent
     (folder / "ends.n2").write_text("0 0 5\n1 143 6\n")
+    (folder / "skipped.3").touch()
     env = {"SLURM_ARRAY_JOB_ID": "1", "SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_MAX": "0", "SLURMD_NODENAME": "n1"}
     subprocess.run(["bash", f"{folder}/array.sh", "0"], env={**os.environ, **env}, cwd=folder, check=True)
-    assert [line.split()[:2] for line in (folder / "ends.n1").read_text().splitlines()] == [["1", "0"], ["2", "0"]]
+    assert [line.split()[:2] for line in (folder / "ends.n1").read_text().splitlines()] == [
+        ["1", "0"],
+        ["2", "0"],
+        ["3", "143"],
+    ]
 
 
 def test_what_is_refused(cluster: Cluster, scheduler: SlurmScheduler) -> None:

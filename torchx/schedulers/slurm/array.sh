@@ -88,6 +88,8 @@ has_ended() {  # task: by itself, in an earlier attempt of this element
   grep -hs "^$1 " ends.* | grep -qv "^$1 143 "
 }
 
+record() { printf '%d %d %(%s)T\n' "$k" "$1" -1 >>"ends.${SLURMD_NODENAME:-$HOSTNAME}"; }
+
 one() {  # run task k, and record how it ended
   local log=$folder/$role/$first+$SLURM_ARRAY_TASK_ID line sampler='' watcher=''
   mapfile -t -s "$k" -n 1 line <values
@@ -120,7 +122,7 @@ one() {  # run task k, and record how it ended
   while wait "$child"; code=$?; kill -0 "$child" 2>/dev/null; do :; done  # a signal interrupts `wait`
   [[ -z $sampler$watcher ]] || kill $sampler $watcher 2>/dev/null
   if [[ -n $ended || -e skipped.$k ]]; then code=143; fi  # whatever it exits with when killed
-  printf '%d %d %(%s)T\n' "$k" "$code" -1 >>"ends.${SLURMD_NODENAME:-$HOSTNAME}"
+  record "$code"
 }
 
 first=$1 sweep=${2:-$SLURM_ARRAY_JOB_ID} child='' ended='' group='' worst=0
@@ -131,7 +133,11 @@ nl=$'\n' element=$((first + SLURM_ARRAY_TASK_ID)) app_id=sweep-$sweep
 trap 'ended=1; [[ -z $child ]] || kill -- "$group$child" 2>/dev/null' TERM
 for ((k = element * pack; k < (element + 1) * pack && k < tasks; k++)); do
   if [[ -n $ended || -e cancelled ]]; then break; fi
-  if [[ -e skipped.$k ]] || { ((pack > 1)) && has_ended "$k"; }; then continue; fi
+  if ((pack > 1)) && has_ended "$k"; then continue; fi
+  if [[ -e skipped.$k ]]; then
+    ((pack == 1)) || record 143
+    continue
+  fi
   one
   ((code == 0)) || worst=$code
 done

@@ -314,11 +314,14 @@ class Sweep:
             return {**elements}
         found: dict[int, AppState] = {}
         for element, state in elements.items():
+            busy = False  # with an earlier task: they run one after another
             for k in range(element * self.pack, min((element + 1) * self.pack, self.count)):
                 if k in ends and (ends[k][0] != _TERMINATED or k in stopped):
                     continue
-                waits = state is AppState.RUNNING and found.get(k - 1) in (AppState.RUNNING, AppState.PENDING)
-                found[k] = AppState.PENDING if waits and k % self.pack else state  # they run one after another
+                if k in stopped and (busy or state is AppState.PENDING):
+                    continue  # it will not start
+                found[k] = AppState.PENDING if busy else state
+                busy = state is AppState.RUNNING
         return found
 
     def _write(self, name: str, data: bytes) -> None:
