@@ -124,7 +124,7 @@ def test_what_is_known_of_a_job_that_is_gone() -> None:
     ],
 )
 def test_how_long_ago(seconds, said) -> None:
-    """In the units of durations, the second one up to 9 of the first; a clock that was set back gives no negative ages."""
+    """In the largest unit of durations; a clock that was set back gives no negative ages."""
     assert ago(0, now=seconds) == said
 
 
