@@ -101,9 +101,10 @@ def dryrun(scheduler: str, cfg: dict[str, Any], **fields: Any) -> Any:
     ],
 )
 def test_what_a_server_would_refuse(
-    schedulers: list[str], cfg: dict[str, Any], fields: dict[str, Any], named: str
+    schedulers: list[str], cfg: dict[str, Any], fields: dict[str, Any], named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error names the value; `doctor` finds a wrong option without a job."""
+    monkeypatch.setenv("PATH", "/nowhere")  # no cluster of this machine is asked
     for scheduler in schedulers:
         with pytest.raises(SpecError) as e:
             dryrun(scheduler, cfg, **fields)
