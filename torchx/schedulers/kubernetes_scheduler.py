@@ -241,7 +241,8 @@ class KubernetesScheduler(KubeScheduler):
         job, app = dryrun_info.request, dryrun_info.submission.app or dryrun_info._app
         assert app is not None  # the dry run of the Runner sets it
         api = self._api(job.opts.context)
-        resource = self._render(JOB, as_replicas(app, tasks), job.app_id, job.opts, api.version())
+        with Unsent():
+            resource = self._render(JOB, as_replicas(app, tasks), job.app_id, job.opts, api.version())
         return self._make(api, dryrun_info, sweeps.with_values(resource["items"], tasks))
 
     def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> list[DescribeAppResponse] | None:

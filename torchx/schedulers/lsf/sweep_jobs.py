@@ -7,6 +7,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from torchx.errors import Unsent
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.batch.base import BatchScheduler
 from torchx.schedulers.kit.tasks import as_replicas
@@ -35,7 +36,9 @@ class SpecialJobs(SubmitsJobs):
     def submit_tasks(self, dryrun_info: AppDryRunInfo[LsfBsub], tasks: TaskList) -> str:
         info = copy.copy(dryrun_info)
         run = functools.partial(self.run_command, self._site_of(info._cfg))
-        info.request = replace(info.request, arrays=sweeps.Arrays(tasks=tasks, size=sweeps.most_tasks(run)))
+        with Unsent():
+            size = sweeps.most_tasks(run)
+        info.request = replace(info.request, arrays=sweeps.Arrays(tasks=tasks, size=size))
         info._app = as_replicas(info.request.app, tasks)
         return self.schedule(info)
 

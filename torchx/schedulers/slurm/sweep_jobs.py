@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from torchx.errors import CommandError, NotSupportedError
+from torchx.errors import CommandError, NotSupportedError, Unsent
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.batch.base import BatchScheduler
 from torchx.schedulers.batch.folders import JobFolder
@@ -61,7 +61,8 @@ class SpecialJobs(ReportsItsEnd):
         request.notify = False  # not for each task
         site = self._site_of(dryrun_info._cfg)
         self._ready = None  # it was rendered as a single job
-        size = sweeps.most_tasks(functools.partial(self.run_command, site))
+        with Unsent():
+            size = sweeps.most_tasks(functools.partial(self.run_command, site))
         while True:
             dryrun_info.request.arrays = sweeps.Arrays(tasks=tasks, size=size)  # of a copy without memory, if need be
             try:
