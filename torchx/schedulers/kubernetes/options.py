@@ -36,7 +36,7 @@ class KubernetesOpts(StructuredOpts):
     """priority class of the pods"""
 
     validate_spec: bool = True
-    """validate all objects with a server-side dry run before creating them"""
+    """validate the job with a server-side dry run before creating it"""
 
     reserved_millicpu: int = RESERVED_MILLICPU
     """millicores subtracted from the CPU request of each replica, for system pods of the node"""
