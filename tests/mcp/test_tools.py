@@ -280,6 +280,18 @@ def test_a_wrong_argument_is_named(runner: Runner, name: str, given: dict[str, A
         calls(runner, "run")(name, **given)
 
 
+def test_usage(folder: Path, runner: Runner) -> None:
+    """It is the document of the verb, whose names of runs are text of others; a wrong time is one line."""
+    run(runner, "bad.py")
+    found = calls(runner)("usage", by="name", since="1d")
+    assert [(group["key"], group["runs"]) for group in found["groups"]] == [("sh", 1)]
+    assert found["total"]["gpu_hours"] == 0 and "key" in found["untrusted"]
+    assert calls(runner)("usage", by="day")["groups"][0]["runs"] == 1
+    for given in ({"since": "tomorrow"}, {"since": "--json"}, {"by": "moon"}):
+        with pytest.raises(Refused, match=r"time|by"):
+            calls(runner)("usage", **given)
+
+
 @pytest.mark.parametrize(
     ("metadata", "hours"),
     [

@@ -206,6 +206,19 @@ def test_what_a_run_uses(pages: Pages, run: Run, home: dict[str, str]) -> None:
     assert page.ask("/api/metrics?handle=nobody").status == 404
 
 
+def test_what_runs_have_used(pages: Pages, run: Run) -> None:
+    """The sums are those of `torchx usage --json`; a group that does not exist is 400, the page itself is there."""
+    run("true", "--wait")
+    page = pages()
+    for by in ("day", "user"):
+        found = page.ask(f"/api/usage?by={by}&days=30").json()
+        assert [(group["runs"], group["unseen"]) for group in found["groups"]] == [(1, 0)]
+        assert found["total"]["cpu_hours"] > 0
+    assert page.ask("/api/usage?by=moon&days=30").status == 400
+    assert page.ask("/api/usage?by=day&days=1e9").status == 400
+    assert page.ask("/usage.js").status == page.ask("/usage").status == 200
+
+
 def test_a_sweep(pages: Pages, home: dict[str, str], tmp_path: Path) -> None:
     """The document has a letter for the state of each task, and the causes; a task is a run with a log."""
     argv = [sys.executable, "-m", "torchx", "sweep", "-s", "local_cwd", "--grid", "seed=0..2", "utils.sh", "--"]

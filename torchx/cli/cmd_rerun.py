@@ -12,7 +12,7 @@ from torchx.cli.cmd_run import launch, parsed, show_dryrun, what_to_run
 from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import JOB_HELP, job_reference
 from torchx.cli.questions import ask_a_person
-from torchx.cli.run_args import DETACH, FULL, JSON, LOG, WAIT
+from torchx.cli.run_args import DETACH, FULL, JSON, LOG, WAIT, YES
 from torchx.component_reader.finder import get_component
 from torchx.runner import Runner
 from torchx.runner.capsule.rerun import NOW, THEN, Rerun, inside
@@ -46,7 +46,7 @@ class CmdRerun(RunnerCommand):
             ("-cfg --scheduler_args", CFG, "options of the scheduler; they override those of the run", CFG_ROW),
             ("--dryrun --dry-run", "", "show what would be submitted without submitting it"),
         )
-        declare(subparser, (*rows, FULL, WAIT, LOG, DETACH, JSON), sparse=True)
+        declare(subparser, (*rows, FULL, WAIT, LOG, DETACH, YES, JSON), sparse=True)
         what = f"{JOB_HELP}; after `--`, arguments that replace those of the run"
         subparser.add_argument("app_handle", nargs=REMAINDER, metavar="JOB", help=what)
 

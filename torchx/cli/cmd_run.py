@@ -168,9 +168,11 @@ class CmdRun(SubCommand):
         elif run_args.dryrun or given.get("manifest"):
             show_dryrun(runner, lambda: call_runner(runner, "dryrun", run_args), given)
         elif run_args.component_name == _SESSION and not any(map(given.get, ("wait", "log", "json", "detach"))):
+            from torchx.cli.questions import asking_for_hours
             from torchx.cli.session import hold
 
-            hold(runner, run_args.scheduler, lambda: call_runner(runner, "run", run_args))
+            with asking_for_hours(yes=given.get("yes", False)):
+                hold(runner, run_args.scheduler, lambda: call_runner(runner, "run", run_args))
         else:
             launch(runner, run_args.scheduler, lambda: call_runner(runner, "run", run_args), given)
 
@@ -312,6 +314,8 @@ def show_dryrun(runner: Runner, make: Callable[[], AppDryRunInfo[Any]], given: M
 
 def launch(runner: Runner, scheduler: str, submit: Callable[[], str], given: Mapping[str, Any]) -> None:
     """Submit a job, prints its handle, and wait for it or follows it; ``given`` may have the options for that."""
+    from torchx.cli.questions import asking_for_hours
+
     with_logs, as_json = given.get("log", False), given.get("json", False)
     waits = given.get("wait", False) or with_logs
     alone = not (waits or as_json or given.get("detach"))
@@ -321,7 +325,8 @@ def launch(runner: Runner, scheduler: str, submit: Callable[[], str], given: Map
         follows = False
     if waits or follows:  # imported before the submission, so that a Ctrl-C right after it is handled
         from torchx.cli.waiting import wait_for
-    handle = submit()
+    with asking_for_hours(yes=given.get("yes", False)):
+        handle = submit()
     if waits or follows:
         wait_for(runner, handle, with_logs=with_logs or follows, as_json=as_json, cancels=waits)
     elif as_json:

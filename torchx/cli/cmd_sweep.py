@@ -15,6 +15,7 @@ from torchx.cli import spec_page
 from torchx.cli.argparse_util import Row
 from torchx.cli.cmd_run import CmdRun, call_runner
 from torchx.cli.failures import UsageError, note
+from torchx.cli.questions import asking_for_hours
 from torchx.cli.render import document
 from torchx.cli.run_args import TorchXRunArgs
 from torchx.errors import SpecError
@@ -115,7 +116,8 @@ def _retry(args: argparse.Namespace) -> None:
 
 def _submit(runner: Runner, info: AppDryRunInfo[Any], tasks: TaskList, args: argparse.Namespace) -> None:
     """Submit a sweep, and print its handle, alone on the last line of stdout, where programs read it."""
-    handle, count = submit(runner, info, tasks, typed=True), len(tasks.points)
+    with asking_for_hours(yes=getattr(args, "yes", False)):
+        handle, count = submit(runner, info, tasks, typed=True), len(tasks.points)
     if getattr(args, "json", False):
         print(document({**handle_fields(handle), "tasks": count}))
         return

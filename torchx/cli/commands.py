@@ -32,6 +32,7 @@ _GROUPS = {
         "top": "show runs full screen: replicas, logs, causes, resource usage",
         "ui": "show runs in the browser: states, causes, live logs",
         "metrics": "show what replicas use: CPU, memory, GPUs; -w updates live",
+        "usage": "show how many GPU-hours runs have used, by name, user, scheduler or day",
         "tracker": "list what jobs wrote to a tracker: metadata, artifacts, lineage",
         "describe": "show what was launched: roles, options, source code",
         "diff": "compare two runs: code, arguments, outcome, ...",

@@ -27,6 +27,11 @@ WAIT: Row = ("--wait", "", "wait until the job has ended; exit 1 if it failed; C
 LOG: Row = ("--log", "", "show the logs of all replicas on stderr while waiting (implies --wait)")
 DETACH: Row = ("-d --detach", "", "print the handle and return at once; the default in a pipe")
 JSON: Row = ("--json", "", "print one JSON document instead of the handle")
+YES: Row = (
+    "-y --yes",
+    "",
+    "do not ask before a job that could use more than `max_gpu_hours` of [cli] in .torchxconfig",
+)
 WHERE: tuple[Row, ...] = (
     ("-s --scheduler", "NAME", "where to run (default: local_cwd)"),
     (
@@ -149,6 +154,7 @@ WHAT_GOES_ALONG: tuple[Row, ...] = (
         _APPEND,
     ),
     *NOTICES,
+    YES,
     JSON,
 )
 TEXT_OPTIONS = (

@@ -6,7 +6,19 @@ from collections.abc import Callable, Iterable
 
 from torchx.util.strings import nearest
 
-_WHOLE = ("named_resources", "cli:run", "torchx:tracker", "secrets", "notify", "metrics", "workspace", "failures")
+_WHOLE = (
+    "named_resources",
+    "cli:run",
+    "torchx:tracker",
+    "secrets",
+    "notify",
+    "metrics",
+    "workspace",
+    "failures",
+    "cli",
+    "prices",
+    "logs",
+)
 
 
 def meant(section: str, schedulers: Iterable[str]) -> str | None:

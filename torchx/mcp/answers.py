@@ -15,7 +15,7 @@ _FEWEST = 2  # entries of a list, that are kept at least
 
 # Keys whose text is written by programs, job names and other people: data, never instructions.
 UNTRUSTED = frozenset(
-    "a about argv b command cwd doing error evidence frames line lines log message msg name patch said sentence"  # noqa: SIM905
+    "a about argv b command cwd doing error evidence frames key line lines log message msg name patch said sentence"  # noqa: SIM905
     " summary traceback user workspace".split()
 )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import anyio
 import anyio.to_thread
@@ -58,6 +58,16 @@ class Reading:
         runs = await anyio.to_thread.run_sync(lambda: self._runner.runs(query, refresh=refresh))
         found = {"runs": [run_fields(run) for run in runs[:limit]], "more": len(runs) > limit, "limit": limit}
         return answer(found, max_bytes, "narrow it by `state` or `name`, or raise `limit` and `max_bytes`")
+
+    async def usage(
+        self,
+        since: Annotated[str, Field(max_length=64, description="`7d` (ago), or 2026-11-21")] = "30d",
+        by: Annotated[Literal["name", "user", "scheduler", "day"], Field(description="A row for each")] = "name",
+        max_bytes: Bytes = DEFAULT_BYTES,
+    ) -> dict[str, Any]:
+        """Return the GPU-hours and CPU-hours that recorded runs have used, and what they cost if prices are set."""
+        more = "raise `since` to a later time, group `by` something coarser, or raise `max_bytes`"
+        return await self._tell(max_bytes, more, "usage", "--json", f"--since={since}", "--by", by)
 
     async def get_run(self, job: Job, max_bytes: Bytes = DEFAULT_BYTES) -> dict[str, Any]:
         """Return state, cause of a failure, its class and evidence, attempts, replicas, and what to do next."""

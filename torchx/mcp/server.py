@@ -43,6 +43,7 @@ _READ: dict[str, str] = {
     "options": "runopts",
     "nodes": "nodes",
     "check": "doctor",
+    "usage": "usage",
     "wait": "status",
 }
 ACTIONS: dict[str, tuple[tuple[str, str, bool, bool], ...]] = {

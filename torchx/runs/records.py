@@ -8,13 +8,27 @@ from torchx.specs.api import AppDef, AppState, is_terminal
 from torchx.util.records import dataclass, field
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from torchx.specs.tasks import TaskList
 
 
 LAUNCHED_BY = "launched_by"
 """The tag of a run that an agent launched: ``mcp``, name and version of the client."""
+
+
+def size_of(app: Mapping[str, Any]) -> tuple[float, float]:
+    """Return the GPUs and CPUs that a recorded AppDef asks for, all replicas together; those of a sweep's task.
+
+    >>> size_of({"roles": [{"num_replicas": 2, "resource": {"gpu": 8, "cpu": -1}}]})
+    (16.0, 0.0)
+    """
+    found = [0.0, 0.0]
+    for role in app.get("roles") or ():
+        resource = role.get("resource") or {}
+        for i, what in enumerate(("gpu", "cpu")):
+            found[i] += max(float(resource.get(what) or 0), 0.0) * float(role.get("num_replicas", 1))
+    return found[0], found[1]
 
 
 @dataclass(kw_only=True)

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from torchx.runs import schema
-from torchx.runs.records import LAUNCHED_BY, Change, NewRun, Run, RunQuery
+from torchx.runs.records import Change, NewRun, Run, RunQuery, size_of
 from torchx.runs.store import Store, storable
 from torchx.settings import torchx_home
 from torchx.specs.api import AppState, AppStatus, is_terminal, parse_app_handle
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Mapping, Sequence
 
+    from torchx.runs.usage import Used
     from torchx.specs.tasks import TaskList
 
     _Strings = list[str]
     _Changes = list[Change]  # `list` is a method below
+    _Usage = list[Used]
 
 SWEEP = "sweep"
 """The tag of a sweep: the names of its values, and how many tasks may run at the same time, as JSON."""
@@ -37,7 +39,7 @@ _STATES = dict(AppState.__members__)
 _KEEP_STATUS = (
     "REPLACE INTO statuses (run_id, status) SELECT max(id), ?1 FROM runs WHERE handle = ?2 HAVING max(id) IS NOT NULL"
 )
-_BY_AGENT = "id IN (SELECT run_id FROM specs WHERE tags LIKE ?)"
+_BY_AGENT = f"id IN (SELECT run_id FROM specs WHERE {schema.BY_AGENT})"  # noqa: S608  # ours
 _STATUSES = 20_000  # whole statuses are kept for this many of the newest runs
 _IS_NEWS = "id = (SELECT max(id) FROM runs WHERE handle = ? AND phase < 2) AND (state <> ? OR msg <> ?)"
 _MAX_ROWS = 2**63 - 1  # the largest integer of SQLite
@@ -228,34 +230,42 @@ class RunRegistry:
         *,
         msg: str = "",
         ended_at: float | None = None,
+        started_at: float | None = None,
         whole: AppStatus | None = None,
-    ) -> None:
-        """Record an observed state of a run, if it differs from the recorded one; otherwise no lock is waited for.
+    ) -> bool:
+        """Record an observed state of a run and return True, if it differs; otherwise no lock is waited for.
 
         Args:
             whole: the whole status, with what a cluster forgets: a job that has ended need not be queried again.
         """
         sql = f"SELECT 1 FROM runs WHERE {_IS_NEWS}"  # noqa: S608  # ours
-        if self._store().rows(sql, (handle, state.name, mask_text(msg))):
-            from torchx.runs.statuses import to_text
+        if not self._store().rows(sql, (handle, state.name, mask_text(msg))):
+            return False
+        from torchx.runs.statuses import to_text
 
-            text = to_text(whole) if whole is not None else None
-            self.saw_many([(handle, state, msg, ended_at)], {handle: text} if text else None)
+        text = to_text(whole) if whole is not None else None
+        self.saw_many([(handle, state, msg, ended_at)], {handle: text} if text else None, {handle: started_at})
+        return True
 
     def saw_many(
-        self, seen: Iterable[tuple[str, AppState, str, float | None]], statuses: Mapping[str, str] | None = None
+        self,
+        seen: Iterable[tuple[str, AppState, str, float | None]],
+        statuses: Mapping[str, str] | None = None,
+        started: Mapping[str, float | None] | None = None,
     ) -> None:
         """Record observed states of several runs in one transaction.
 
         Args:
             seen: handle, state, message, and end time in seconds since the epoch of each run.
             statuses: whole statuses by handle, as :func:`torchx.runs.statuses.to_text` writes them.
+            started: start times by handle; else a run has started when it is first seen to run.
         """
         now = time.time()
         rows = []
         for handle, state, msg, ended in seen:
             over = is_terminal(state)
-            row = (state.name, mask_text(msg), not over, now, (ended or now) if over else None, handle)
+            start = (started or {}).get(handle) or (now if state is AppState.RUNNING else None)
+            row = (state.name, mask_text(msg), not over, now, (ended or now) if over else None, start, handle)
             rows.append(storable(row))
 
         def work(db: sqlite3.Connection) -> None:
@@ -292,6 +302,18 @@ class RunRegistry:
         sql = "UPDATE runs SET state = 'UNKNOWN', unfinished = 0, updated_at = ? WHERE handle = ? AND unfinished = 1"
         if rows:
             self._store().write(lambda db: db.executemany(sql, rows).rowcount, 0)
+
+    # -- usage -----------------------------------------------------------------------------------
+
+    def worked(self, handle: str, busy_s: float) -> None:
+        """Record for how long the attempts of a run, or the tasks of a sweep, ran together."""
+        self._store().execute("UPDATE runs SET busy_s = ? WHERE handle = ?", (busy_s, handle))
+
+    def used(self, by: str, since: float | None = None) -> _Usage:
+        """Return what runs have used since then; see :func:`torchx.runs.usage.used`."""
+        from torchx.runs.usage import used
+
+        return used(self._store(), by, since)
 
     # -- changes ---------------------------------------------------------------------------------
 
@@ -388,12 +410,12 @@ def _insert(db: sqlite3.Connection, run: NewRun, specs: tuple[str, ...]) -> int:
         *(run.handle, run.scheduler, run.session, app_id, run.name),
         *(schema.INTENT, AppState.UNSUBMITTED.name, 1, "", now, now, None),
         *(user_name(), os.uname().nodename, run.cwd, run.image, run.workspace),
-        *(run.git_commit, run.git_dirty, run.parent_run_id, submitter.identity()),
+        *(run.git_commit, run.git_dirty, run.parent_run_id, submitter.identity(), *size_of(run.app)),
     )
     cursor = db.execute(
         "INSERT INTO runs (handle, scheduler, session, app_id, name, phase, state, unfinished, msg, created_at,"
-        " updated_at, ended_at, user, host, cwd, image, workspace, git_commit, git_dirty, parent_run_id, submitter)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        " updated_at, ended_at, user, host, cwd, image, workspace, git_commit, git_dirty, parent_run_id, submitter,"
+        " gpus, cpus) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         storable(row),
     )
     run_id = cursor.lastrowid or 0
@@ -425,7 +447,8 @@ def _mark_submitted(db: sqlite3.Connection, run_id: int, handle: str) -> bool:
 
 def _mark_seen(db: sqlite3.Connection, row: Sequence[object]) -> None:
     state, msg, *_ = row
-    columns = "phase = 1, state = ?, msg = ?, unfinished = ?, updated_at = ?, ended_at = ?"
+    columns = "phase = 1, state = ?, msg = ?, unfinished = ?, updated_at = ?, ended_at = ?,"
+    columns += " started_at = coalesce(started_at, ?)"
     db.execute(f"UPDATE runs SET {columns} WHERE {_IS_NEWS}", (*row, state, msg))  # noqa: S608  # ours
 
 
@@ -438,10 +461,10 @@ def _conditions(query: RunQuery) -> tuple[str, list[object]]:
         values += states
     for condition, value in (
         ("scheduler = ?", query.scheduler),
-        ("name GLOB ?", query.name),
-        ("created_at >= ?", query.since),
+        ("name GLOB ?" if set(query.name or "") & set("*?[") else "name = ?", query.name),
+        ("id IN (SELECT id FROM runs WHERE created_at >= ?)", query.since),  # else all are read, for their order
         ("user = ?", user_name() if query.mine else None),
-        (_BY_AGENT, f'%"{LAUNCHED_BY}":"mcp %' if query.by_agent else None),
+        (f"{_BY_AGENT} AND 1 = ?", 1 if query.by_agent else None),
     ):
         if value is not None:
             where.append(condition)

@@ -101,11 +101,25 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 VERSION = len(MIGRATIONS)
 
+BY_AGENT = """instr(tags, '"launched_by":"mcp ') > 0"""
+"""The condition of :data:`torchx.runs.records.LAUNCHED_BY`, in the same words as in its index."""
+
 # Statements that add what versions without them can ignore, since all name the columns that they read and write:
 # tables, indexes, and columns with a default. `application_id` counts them. Released entries are never changed.
 ADDITIONS: tuple[tuple[str, ...], ...] = (
     # From here on, the files that an older torchx set aside have been taken back; see torchx.runs.asides.
     (),
+    # What was used; see torchx.runs.usage. Lists of the runs of a name, a state or a time read these only.
+    (
+        "ALTER TABLE runs ADD COLUMN gpus REAL",
+        "ALTER TABLE runs ADD COLUMN cpus REAL",
+        "ALTER TABLE runs ADD COLUMN started_at REAL",
+        "ALTER TABLE runs ADD COLUMN busy_s REAL",
+        "CREATE INDEX runs_by_name ON runs (name)",
+        "CREATE INDEX runs_by_state ON runs (state)",
+        "CREATE INDEX runs_by_time ON runs (created_at)",
+        f"CREATE INDEX specs_by_agent ON specs (run_id) WHERE {BY_AGENT}",
+    ),
 )
 
 COMPANIONS = ("-wal", "-shm", "-journal")  # files that SQLite creates next to a database

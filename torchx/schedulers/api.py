@@ -226,6 +226,11 @@ class Scheduler(Generic[T], ABC):
     submission_s: float = 10.0
     """If the submitting process has died and the job is not visible after this many seconds, it was not submitted."""
 
+    def time_limit_s(self, cfg: Mapping[str, CfgVal]) -> float | None:
+        """Return after how many seconds these run options end a job; None if they do not."""
+        limit = cfg.get(self.capabilities.timeout)
+        return float(limit) if isinstance(limit, int) else None
+
     def expected_id(self, dryrun_info: AppDryRunInfo[Any]) -> str:
         """Return the id that the job of this request will have; empty, the default,
         if it is known only after submission.

@@ -12,6 +12,7 @@ those that run wait for the others. Tested on a look-alike, not on LSF itself; s
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from torchx.schedulers.api import NONE
@@ -34,7 +35,7 @@ from torchx.schedulers.lsf.replicas import (
 )
 from torchx.schedulers.lsf.request import RANK0_HOST, LsfBsub, cleanup_str, get_bsub, get_submit_script
 from torchx.schedulers.lsf.sweep_jobs import SpecialJobs
-from torchx.specs.api import AppState, runopts
+from torchx.specs.api import AppState, CfgVal, runopts
 from torchx.util.records import replace
 from torchx.util.reexports import reexports
 
@@ -87,6 +88,10 @@ class LsfScheduler(SpecialJobs):
         opts = super()._run_opts()
         opts.update(Opts.as_runopts())
         return opts
+
+    def time_limit_s(self, cfg: Mapping[str, CfgVal]) -> float | None:
+        hours, _, minutes = str(cfg.get("time") or "0").rpartition(":")
+        return float(hours or 0) * 3600 + float(minutes) * 60 or None
 
 
 def create_scheduler(session_name: str, **kwargs: Any) -> LsfScheduler:  # noqa: ARG001  # the contract's signature

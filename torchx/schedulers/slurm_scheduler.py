@@ -126,6 +126,11 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
         self._asked: dict[int, SlurmQueries] = {}
         self._waiting = Waiting()
 
+    def time_limit_s(self, cfg: Mapping[str, CfgVal]) -> float | None:
+        from torchx.schedulers.slurm.scripts.sbatch import seconds
+
+        return seconds(str(cfg.get("time") or "")) or None
+
     def _run_opts(self) -> runopts:
         opts = super()._run_opts()
         opts.update(SlurmOpts.as_runopts())

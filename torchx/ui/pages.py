@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -28,7 +29,9 @@ from torchx.runner.show.json_output import (
     status_fields,
 )
 from torchx.runner.show.tables import run_row, timeline
+from torchx.runner.show.usage import bill, usage_fields
 from torchx.runner.sweeps.sweeps import read_results
+from torchx.runs.usage import GROUPS
 from torchx.specs.tasks import TaskTable
 from torchx.ui.follow import log_lines
 from torchx.ui.guard import API, Guard
@@ -61,6 +64,10 @@ def application(runner: Runner, token: str, code: str, allowed: tuple[str, ...] 
             found = []
         return _json({**handle_fields(handle), "replicas": metrics_fields(found)})
 
+    async def usage(request: Request) -> Response:
+        by, days = request.query_params["by"], request.query_params["days"]
+        return _json(await asyncio.to_thread(_usage, runner, by, days))
+
     async def results(request: Request) -> Response:
         handle = runner.resolve(request.query_params["handle"])
         return _json({**handle_fields(handle), **await asyncio.to_thread(_results, handle)})
@@ -84,13 +91,14 @@ def application(runner: Runner, token: str, code: str, allowed: tuple[str, ...] 
 
     routes = [
         Route("/", _file("index.html")),
-        Route("/run", _file("index.html")),
+        *(Route(path, _file("index.html")) for path in ("/run", "/usage")),
         *(Route(f"/{name}", _file(name)) for name in sorted(os.listdir(_STATIC)) if name != "index.html"),
         Route(f"{API}settings", settings),
         Route(f"{API}events", events),
         Route(f"{API}run", one_run),
         Route(f"{API}metrics", metrics),
         Route(f"{API}results", results),
+        Route(f"{API}usage", usage),
         Route(f"{API}log", log),
         Route(f"{API}do/{{action}}", act, methods=["POST"]),
     ]
@@ -127,6 +135,13 @@ def _run_document(runner: Runner, handle: str) -> dict[str, Any]:
         "image_digests": run.image_digests if run else {},
         "workspace_hashes": run.workspace_hashes if run else {},
     }
+
+
+def _usage(runner: Runner, by: str, days: str) -> dict[str, Any]:
+    if by not in GROUPS or not (days.isascii() and days.isdecimal() and len(days) < 6):
+        raise HTTPException(400, f"`by` is one of {', '.join(GROUPS)}, and `days` a number")
+    since = time.time() - int(days) * 86400
+    return usage_fields(bill(runner.usage(by, since, refresh=False), by), by, since)
 
 
 def _tasks(runner: Runner, handle: str, table: TaskTable) -> dict[str, Any]:

@@ -50,6 +50,8 @@ def test_documents(scheduler: str, agent_env: dict[str, str], request: pytest.Fi
         told("log", agent_env, "log", "--json", bad)
         told("list", agent_env, "list", "--json")
         told("list-scheduler", agent_env, "list", "--json", "-s", scheduler)
+        used = told("usage", agent_env, "usage", "--json", "--by", "scheduler")["groups"]
+        assert [(group["key"], group["runs"]) for group in used] == [(scheduler, 2)]
         told("diff", agent_env, "diff", "--json", bad, live)
         for _ in range(60):
             if told("status", agent_env, "status", "--json", live)["state"] == "RUNNING":

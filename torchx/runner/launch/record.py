@@ -53,7 +53,7 @@ class Recorder:
         _check_session(scheduler, self._session)
         if info._app is not None:
             refuse_names(info._app, backend)
-        _permit_setup(info.submission.settings or {})
+        _permit(info, backend, tasks)
         look_up(info, backend)
         plan, made = None, info.submission
         if info._app is not None and Wishes.of(info._app).notify:
@@ -101,9 +101,12 @@ class Recorder:
             run_registry().amend(run_id, git_commit=state.commit, git_dirty=state.dirty)
 
 
-def _permit_setup(settings: Mapping[str, Setting]) -> None:
-    """Ask for consent if the lines of set-up are those of a project's config file."""
-    setup = settings.get("setup")
+def _permit(info: AppDryRunInfo[Any], backend: Scheduler[Any], tasks: TaskList | None) -> None:
+    """Ask for consent if the job is large, or if the lines of set-up are those of a project's config file."""
+    from torchx.runner.launch import hours
+
+    hours.check(info, backend, 1 if tasks is None else len(tasks.points))
+    setup = (info.submission.settings or {}).get("setup")
     if setup is not None and setup.value:
         from torchx.config.trust import permit
 

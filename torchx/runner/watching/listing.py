@@ -14,7 +14,6 @@ from torchx.runner.launch.record import forget_notices
 from torchx.runner.watching.answers import is_fresh, lost, message_of, status_of, with_cause
 from torchx.runs import Run, RunRegistry
 from torchx.runs.records import RunQuery
-from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppState, is_terminal
 from torchx.specs.copies import copy_data
 from torchx.util.records import replace
@@ -79,7 +78,8 @@ def refresh(
             groups.setdefault((run.scheduler, run.session), []).append(run)
     changed: list[tuple[str, AppState, str, float | None]] = []
     forgotten: list[str] = []
-    ended: list[Run] = []
+    started: dict[str, float | None] = {}
+    ended: list[tuple[Run, DescribeAppResponse]] = []
     statuses: dict[str, DescribeAppResponse] = {}
     all_near = True
     for group, answers, near in _ask_all(registry, groups, find, timeout_s):
@@ -90,8 +90,8 @@ def refresh(
             elif (answer := answers.get(run.app_id)) is not None:
                 if _update(run, answer):
                     changed.append((run.handle, run.state, run.msg, run.ended_at))
-                    long = run.ended_at is not None and run.ended_at - run.created_at >= SAMPLE_S
-                    ended += [run] if long else []
+                    started[run.handle] = answer.started_at
+                    ended += [(run, answer)] if is_terminal(run.state) else []
                 if kept is not None and not near and kept.get(run.handle) != answer:
                     kept[run.handle] = copy_data(answer)
                     statuses[run.handle] = answer
@@ -99,14 +99,15 @@ def refresh(
                 forgotten.append(run.handle)
             if kept is not None and is_terminal(run.state):
                 kept.pop(run.handle, None)
-    registry.saw_many(changed, _texts(statuses) if statuses else None)
+    registry.saw_many(changed, _texts(statuses) if statuses else None, started)
     registry.lost(forgotten)
     forget_notices(*forgotten)
     if ended:
-        from torchx.runner.watching.metrics import keep
+        from torchx.runner.watching.ends import keep
 
-        for run in ended:
-            keep(registry, find(run.scheduler, run.session), run.handle)
+        for run, answer in ended:
+            answer.ended_at = answer.ended_at or run.ended_at
+            keep(registry, find(run.scheduler, run.session), run.handle, answer, run.created_at)
     return all_near
 
 

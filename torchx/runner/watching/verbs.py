@@ -13,7 +13,6 @@ from torchx.runner.ground.backends import is_near
 from torchx.runner.ground.registry import read_run, run_registry
 from torchx.runner.launch.verbs import Launches
 from torchx.runner.watching import answers, wait
-from torchx.settings import SAMPLE_S
 from torchx.specs.api import NONE, AppState, is_terminal, make_app_handle, parse_app_handle
 from torchx.specs.handles import JobId
 
@@ -21,12 +20,14 @@ if TYPE_CHECKING:
     from torchx.runner.watching.aio import AsyncRunner
     from torchx.runner.watching.changes import StatusFeed, Watch
     from torchx.runs import Run, RunQuery
+    from torchx.runs.usage import Used
     from torchx.schedulers.api import ListAppResponse, Scheduler
     from torchx.schedulers.kit.metrics import ReplicaMetrics
     from torchx.specs.api import AppDef, AppStatus, CfgVal
 
     _Runs = list[Run]  # `list` is a method of the Runner
     _Usage = list[ReplicaMetrics]
+    _Used = list[Used]
 
 
 class Watches(Launches):
@@ -88,7 +89,7 @@ class Watches(Launches):
                 read_run(answers.whole(handle))  # masks its secrets
             status = answers.status_of(found, near=near)
             if not near:  # clusters forget jobs, and cannot always be asked
-                run_registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at, whole=status)
+                self._saw(handle, backend, status, whole=status)
             elif is_terminal(found.state):
                 self._ended.keep(handle, status, backend.still_there(app_id))
             return status
@@ -211,8 +212,7 @@ class Watches(Launches):
                 query, backend, app_id, interval_s=wait_interval, timeout_s=timeout, what=handle, news=news
             )
             if status is not None and not status.gone:
-                run_registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
-                self._keep_metrics(handle, backend, status)
+                self._saw(handle, backend, status)
             return status
 
     def news(self, app_handles: Iterable[str]) -> StatusFeed:
@@ -268,6 +268,24 @@ class Watches(Launches):
         _, backend, app_id = self._locate(app_handle)
         pace.fill(status, backend, app_id)
 
+    def usage(self, by: str = "name", since: float | None = None, *, refresh: bool = True) -> _Used:
+        """Return what the runs on record have used: GPU-hours and CPU-hours that they asked for, while they ran.
+
+        Args:
+            by: one of :data:`torchx.runs.usage.GROUPS`; each group has a row for each scheduler.
+            since: count only what was used after this Unix time.
+            refresh: query the schedulers of unfinished runs first.
+
+        >>> from torchx.runner import get_runner
+        >>> with get_runner() as runner:
+        ...     hours = sum(row.gpu_hours for row in runner.usage("user", refresh=False))
+        """
+        if refresh:
+            from torchx.runs import RunQuery
+
+            self.runs(RunQuery(states=()))
+        return run_registry().used(by, since)
+
     def _end_news(self) -> None:
         if self._news is not None:
             self._news.close()
@@ -306,9 +324,12 @@ class Watches(Launches):
         known = None if is_near(backend) else run_registry().status(handle)
         return known if known is not None and known.is_terminal() else None
 
-    def _keep_metrics(self, handle: str, backend: Scheduler[Any], status: AppStatus) -> None:
-        """Record the usage of a job that has ended, unless it was too short for a single sample."""
-        if status.started_at and status.ended_at and status.ended_at - status.started_at >= SAMPLE_S:
-            from torchx.runner.watching import metrics
+    @staticmethod
+    def _saw(handle: str, backend: Scheduler[Any], status: AppStatus, *, whole: AppStatus | None = None) -> None:
+        """Record a status that a scheduler reported."""
+        times: dict[str, Any] = {"ended_at": status.ended_at, "started_at": status.started_at}
+        is_news = run_registry().saw(handle, status.state, msg=status.msg, whole=whole, **times)
+        if is_terminal(status.state) and (is_news or whole is None):
+            from torchx.runner.watching import ends
 
-            metrics.keep(run_registry(), backend, handle)
+            ends.keep(run_registry(), backend, handle, status, status.started_at or 0.0)

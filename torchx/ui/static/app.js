@@ -3,6 +3,7 @@
 import { back, el, stream } from "/parts.js";
 import { showRuns } from "/list.js";
 import { showRun } from "/run.js";
+import { showUsage } from "/usage.js";
 
 const main = document.getElementById("main");
 const live = document.getElementById("live");
@@ -18,7 +19,8 @@ function route() {
   page?.close?.();
   main.replaceChildren();
   const query = new URLSearchParams(location.search);
-  page = location.pathname === "/run" ? showRun(main, query.get("handle") ?? "", rows, go) : showRuns(main, rows, go);
+  if (location.pathname === "/run") page = showRun(main, query.get("handle") ?? "", rows, go);
+  else page = location.pathname === "/usage" ? showUsage(main, go) : showRuns(main, rows, go);
   page.update();
 }
 
