@@ -11,12 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 
+import torchx.cli
 from torchx.settings import torchx_home
 
 from .conftest import Call, runs
 
+SCHEMAS = Path(torchx.cli.__file__).parent / "schemas"
 COMPONENT = '''
 import torchx.specs as specs
 
@@ -406,3 +409,27 @@ def test_long_values_do_not_move_the_arrows(torchx: Call, project: Path) -> None
     columns = {line.index("→") for line in section.splitlines() if "→" in line}
     assert len(columns) == 1, section
     assert "x" * 60 + "\n" in section
+
+
+EATS = "import time; x = bytearray(64 << 20); t = time.time()\nwhile time.time() - t < 17: time.sleep(0.1)\n"
+
+
+def test_fit(torchx: Call, project: Path) -> None:
+    """`status` says what was used and what would do; `rerun --fit` asks for that, and `list --wasteful` ranks it."""
+    (project / ".torchxconfig").write_text("[metrics]\nevery = 2s\n")
+    (project / "eat.py").write_text(EATS)
+    torchx("run", "--mem", "8G", "--cpu", "4", "--timeout", "2h", "eat.py")
+    early = torchx("rerun", "@last", "--fit")
+    assert (early.code, early.hint()) == (2, "only a run that has succeeded used what it needs")
+    assert torchx("wait", "@last").code == 0
+    page = torchx("status", "@last").out
+    assert re.search(r"used:     \d+ MiB of 8 GiB memory, 0.\d of 4 CPUs, 1\d s of 2 h; `--mem 256M --cpu 1", page)
+    [usage] = json.loads(torchx("status", "@last", "--json").out)["usage"]
+    assert usage["enough"] == {"mem": "256M", "cpu": "1", "timeout": "5m"}
+    [waste] = json.loads(torchx("list", "--wasteful", "--json").out)["wasteful"]
+    jsonschema.validate({"wasteful": [waste]}, json.loads((SCHEMAS / "list-wasteful.json").read_text()))
+    assert waste["enough"] == "--mem 256M --cpu 1" and waste["unused_cpu_hours"] > 0.01
+    assert "--mem 256M --cpu 1" in torchx("list", "--wasteful").out
+    again = json.loads(torchx("rerun", "@last", "--fit", "--dryrun", "--json").out)
+    resource = again["app"]["roles"][0]["resource"]
+    assert (resource["memMB"], resource["cpu"], again["app"]["metadata"]["torchx/timeout"]) == (256, 1, "5m")

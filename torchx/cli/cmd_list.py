@@ -16,6 +16,7 @@ from torchx.runner.show.json_output import run_fields
 from torchx.runs import Run, RunQuery
 from torchx.specs.api import AppState
 from torchx.util.datetime import ago, duration
+from torchx.util.records import replace
 from torchx.util.reexports import reexports
 from torchx.util.strings import did_you_mean
 from torchx.util.term import is_tty, iso
@@ -45,6 +46,7 @@ class CmdList(RunnerCommand):
             ("--since", "TIME", since, {"type": parse_moment}),
             ("--mine", "", "only my runs, if several users share the record"),
             ("--by-agent", "", "only runs that an agent launched, through `torchx mcp`"),
+            ("--wasteful", "", "runs that asked for much more than they used, the worst first, and what would do"),
             ("--limit", "N", limit, {"type": _limit}),
             ("--all", "", "show all runs, as --limit 0", all_runs),
             ("--no-refresh --no_refresh", "", "show the last known states without asking the schedulers"),
@@ -55,9 +57,9 @@ class CmdList(RunnerCommand):
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
         if args.scheduler is None and args.cfg:
             raise UsageError("`-cfg` needs `-s`", hint="name a scheduler with -s")
-        if args.scheduler is not None and (args.since or args.mine or args.by_agent):
+        if args.scheduler is not None and (args.since or args.mine or args.by_agent or args.wasteful):
             raise UsageError(
-                "`--since`, `--mine` and `--by-agent` filter recorded runs, and `-s` lists a scheduler's jobs",
+                "`--since`, `--mine`, `--by-agent` and `--wasteful` select recorded runs, `-s` a scheduler's",
                 hint="omit -s; `--name` and `--state` work with both",
             )
         if args.scheduler is not None:
@@ -91,6 +93,9 @@ def _limit(text: str) -> int:
 
 def _list_runs(runner: Runner, args: argparse.Namespace) -> None:
     query = RunQuery(states=args.state, name=args.name, since=args.since, mine=args.mine, by_agent=args.by_agent)
+    if args.wasteful:
+        _list_wasteful(runner, query, args)
+        return
     limit = args.limit if args.limit is not None else 0 if _is_filtered(query) else _DEFAULT_LIMIT
     # One more than shown, to find out whether there are more.
     query.limit = limit + 1 if limit else None
@@ -103,6 +108,21 @@ def _list_runs(runner: Runner, args: argparse.Namespace) -> None:
     if runs or not is_tty(sys.stdout):
         _print_runs(runs)
     _say_the_rest(runs, query, cut=more and args.limit is None)
+
+
+def _list_wasteful(runner: Runner, query: RunQuery, args: argparse.Namespace) -> None:
+    if not args.no_refresh:
+        runner.runs(replace(query, states=()))
+    found = runner.wasteful(query)[: args.limit or (None if args.limit == 0 else _DEFAULT_LIMIT)]
+    if args.json:
+        print(document({"wasteful": [waste.to_json() for waste in found]}))
+        return
+    rows_of = [
+        [w.run.handle, w.run.name, *(f"{hours:,.1f}" for hours in (w.gpu_hours, w.cpu_hours, w.gib_hours)), w.options]
+        for w in found
+    ]
+    unused = ["UNUSED GPU HOURS", "CPU HOURS", "GIB HOURS"]
+    table([HANDLE_HEADER, NAME_HEADER, *unused, "WOULD DO"], rows_of, shrink=[1])
 
 
 def _print_runs(runs: Sequence[Run]) -> None:

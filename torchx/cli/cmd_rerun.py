@@ -13,13 +13,16 @@ from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import JOB_HELP, job_reference
 from torchx.cli.questions import ask_a_person
 from torchx.cli.run_args import DETACH, FULL, JSON, LOG, WAIT, YES
+from torchx.component_reader.arguments import in_mib
 from torchx.component_reader.finder import get_component
 from torchx.runner import Runner
 from torchx.runner.capsule.rerun import NOW, THEN, Rerun, inside
 from torchx.runner.ground.components import make_app
 from torchx.runs import Run
 from torchx.specs import AppDef
+from torchx.specs.wishes.timeouts import TIMEOUT
 
+_FIT_PATHS = {"mem": "resource.memMB", "cpu": "resource.cpu"}
 _HELP = """\
 Launches the job from the record of the run, with the same roles, options and images. It runs the current code; with
 `--code then` the code of the run, found by its image digest, or by its commit and the recorded patch.
@@ -42,6 +45,11 @@ class CmdRerun(RunnerCommand):
         rows = (
             ("--code", "then|now", "the code of the run, or the current code (default: now)", {"choices": (THEN, NOW)}),
             ("--set", "PATH=VALUE", change, {"action": "append"}),
+            (
+                "--fit",
+                "",
+                "ask for what the run used, with a margin, if it asked for much more",
+            ),
             ("-s --scheduler", "NAME", "run it on another scheduler, without the scheduler options of the run"),
             ("-cfg --scheduler_args", CFG, "options of the scheduler; they override those of the run", CFG_ROW),
             ("--dryrun --dry-run", "", "show what would be submitted without submitting it"),
@@ -58,7 +66,7 @@ class CmdRerun(RunnerCommand):
             scheduler=given.get("scheduler", ""),
             cfg_literals=given.get("cfg", []),
             code=given.get("code", NOW),
-            changes=given.get("set", []),
+            changes=[*(_fitting(runner, job) if given.get("fit") else ()), *given.get("set", [])],
             command=_command(runner, run, arguments) if run is not None and arguments is not None else None,
             ask=ask_a_person(),
         )
@@ -86,6 +94,32 @@ def _read(args: argparse.Namespace) -> tuple[str, list[str] | None]:
             word = args.app_handle[0]
             raise UsageError(f"unexpected argument `{word}`", hint=f"program arguments go after `--`: `-- {word}`")
     return job, new if at < len(words) else None
+
+
+def _fitting(runner: Runner, job: str) -> list[str]:
+    """Return the changes by which a run asks for what it used, with a margin, and say which."""
+    handle = runner.resolve(job)
+    status = runner.status(handle)
+    if status is None or str(status.state) != "SUCCEEDED":
+        state = "not known" if status is None else str(status.state)
+        raise UsageError(f"`--fit`: `{handle}` is {state}", hint="only a run that has succeeded used what it needs")
+    runner.fill_metrics(handle, status, runner.recorded(handle))
+    if not status.usage:
+        raise UsageError(f"`--fit`: what `{handle}` used is not known", hint="`torchx metrics` shows what was sampled")
+    changes, run = [], runner.recorded(handle)
+    limited = run is not None and TIMEOUT in run.app.get("metadata", {})  # else by an option of the scheduler
+    for usage in status.usage:
+        if enough := usage.enough():
+            note(f"{usage.role}: {' '.join(f'--{name} {value}' for name, value in enough.items())} (used {usage})")
+        for name, value in enough.items():
+            if name != "timeout":
+                amount = in_mib(value) if name == "mem" else value
+                changes.append(f"roles.{usage.role}.{_FIT_PATHS[name]}={amount}")
+            elif limited:
+                changes.append(f"metadata.{TIMEOUT}={value}")
+    if not changes:
+        note("the run used about what it asked for: nothing is changed")
+    return changes
 
 
 def _command(runner: Runner, run: Run, arguments: list[str]) -> AppDef:

@@ -46,6 +46,7 @@ def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = F
     lines += _attempts(status.attempts)
     if status.ui_url:
         lines.append(_place(status.ui_url))
+    lines += _used(status) if status.usage else ()
     lines += _most_memory(roles) if failure is None or failure.kind != "oom" else ()
     if roles:
         lines.append("roles:")
@@ -53,6 +54,17 @@ def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = F
             culprit = failure.replica if failure is not None and failure.role == role.role else None
             lines += [f"  {line}" for line in _render_role(role, color=color, culprit=culprit)]
     return "\n".join(lines)
+
+
+def _used(status: AppStatus) -> Iterator[str]:
+    """Yield for each role what it used of what it asked for, and what would do."""
+    from torchx.specs.fit import enough_of
+
+    for usage in status.usage:
+        if text := str(usage):
+            options = " ".join(f"--{name} {value}" for name, value in enough_of(status, usage).items())
+            label = f"{printable(usage.role)}: " if len(status.usage) > 1 else ""
+            yield f"used:     {label}{text}{f'; `{options}` would do' if options else ''}"
 
 
 def _attempts(attempts: list[Attempt]) -> Iterator[str]:

@@ -10,12 +10,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from torchx.specs.fit import RoleUsage
     from torchx.specs.pace import JobPace
     from torchx.specs.tasks import TaskTable
     from torchx.specs.wishes.retries import Attempt
 else:
     # lets typing.get_type_hints() resolve the names without importing their modules
-    Attempt = JobPace = TaskTable = object
+    Attempt = JobPace = RoleUsage = TaskTable = object
 
 
 @dataclass
@@ -94,6 +95,7 @@ class AppStatus:
         hang: report of the watchdog about the last hang: its length, and what the ranks were doing.
         tasks: the tasks of a sweep.
         pace: how far it is, if its ranks report steps and it was queried.
+        usage: what each role used against what it asked for; empty if unknown or not queried.
         gone: the scheduler no longer has the job, and its end was not observed; ``msg`` has the last known state.
 
     >>> AppStatus(AppState.SUCCEEDED).is_terminal()
@@ -118,6 +120,7 @@ class AppStatus:
     hang: str = ""
     tasks: TaskTable | None = None
     pace: JobPace | None = None
+    usage: list[RoleUsage] = field(default_factory=list)
 
     def is_terminal(self) -> bool:
         """Whether the state is final."""

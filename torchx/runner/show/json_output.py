@@ -37,6 +37,7 @@ def status_fields(status: AppStatus, *, roles: Sequence[str] | None = None) -> d
         "hang": status.hang or None,
         "progress": _pace(status.pace),
         "attempts": [_attempt(attempt) for attempt in status.attempts],
+        "usage": _usage(status) if status.usage else [],
         "tasks": None if status.tasks is None else _tasks(status.tasks),
         "roles": [_role(role) for role in status.roles if roles is None or role.role in roles],
     }
@@ -148,6 +149,12 @@ def _pace(pace: JobPace | None) -> dict[str, Any] | None:
         return None
     slow = None if pace.slow is None else {**vars(pace.slow), "since": iso(pace.slow.since)}
     return {**vars(pace), "at": iso(pace.at), "slow": slow}
+
+
+def _usage(status: AppStatus) -> list[dict[str, Any]]:
+    from torchx.specs.fit import enough_of
+
+    return [{**vars(one), "enough": enough_of(status, one)} for one in status.usage]
 
 
 def _tasks(table: TaskTable) -> dict[str, Any]:

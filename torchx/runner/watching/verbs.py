@@ -19,6 +19,7 @@ from torchx.specs.handles import JobId
 if TYPE_CHECKING:
     from torchx.runner.watching.aio import AsyncRunner
     from torchx.runner.watching.changes import StatusFeed, Watch
+    from torchx.runner.watching.fit import Waste
     from torchx.runs import Run, RunQuery
     from torchx.runs.usage import Used
     from torchx.schedulers.api import ListAppResponse, Scheduler
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     _Runs = list[Run]  # `list` is a method of the Runner
     _Usage = list[ReplicaMetrics]
     _Used = list[Used]
+    _Wastes = list[Waste]
 
 
 class Watches(Launches):
@@ -251,15 +253,15 @@ class Watches(Launches):
         return metrics.read(backend, app_id, self.recorded(handle), handle.partition("://")[0])
 
     def fill_metrics(self, app_handle: str, status: AppStatus, run: Run | None = None) -> None:
-        """Add the peak memory of each replica to a status, as far as it is known without querying a cluster.
+        """Add the usage of roles and the peak memory of each replica to a status, if they are known without a query.
 
         Args:
             run: the job's entry in the run registry, if available: it holds the usage of a job that has ended.
         """
         from torchx.runner.watching import metrics
 
-        _, backend, app_id = self._locate(app_handle)
-        metrics.fill(status, backend, app_id, run)
+        handle, backend, app_id = self._locate(app_handle)
+        metrics.fill(status, backend, app_id, run, lambda: read_run(answers.whole(handle)))
 
     def fill_pace(self, app_handle: str, status: AppStatus) -> None:
         """Add to a status how far the job is, if its ranks report steps; see :func:`torchx.distributed.progress`."""
@@ -285,6 +287,12 @@ class Watches(Launches):
 
             self.runs(RunQuery(states=()))
         return run_registry().used(by, since)
+
+    def wasteful(self, query: RunQuery) -> _Wastes:
+        """Return recorded runs that left unused what they asked for, most first; see :func:`.fit.wasteful`."""
+        from torchx.runner.watching.fit import wasteful
+
+        return wasteful(run_registry(), query)
 
     def _end_news(self) -> None:
         if self._news is not None:

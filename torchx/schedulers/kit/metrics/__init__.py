@@ -49,6 +49,7 @@ class AttemptUsage:
         memory: peak in bytes.
         gpu: average utilization of its GPUs in percent; None if it has none.
         seconds: between the first and the last sample.
+        gpu_memory: peak of the used memory of its GPUs together, in bytes; None if it has none.
     """
 
     attempt: int
@@ -56,6 +57,7 @@ class AttemptUsage:
     memory: int
     gpu: float | None
     seconds: float
+    gpu_memory: int | None = None
 
 
 @dataclass
@@ -127,7 +129,8 @@ def _in_short(attempt: int, samples: list[Sample]) -> AttemptUsage:
     spans = [spans[0] if spans else 1.0, *spans]
     cpu = _mean([s.cpu for s in samples], spans)
     gpu = _mean([sum(g.percent for g in s.gpus) / len(s.gpus) if s.gpus else None for s in samples], spans)
-    return AttemptUsage(attempt, cpu, max(s.memory for s in samples), gpu, samples[-1].at - samples[0].at)
+    gpu_memory = max((sum(g.memory for g in s.gpus) for s in samples if s.gpus), default=None)
+    return AttemptUsage(attempt, cpu, max(s.memory for s in samples), gpu, samples[-1].at - samples[0].at, gpu_memory)
 
 
 def _mean(values: list[float | None], weights: list[float]) -> float | None:
