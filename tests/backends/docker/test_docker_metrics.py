@@ -40,6 +40,7 @@ def test_nobody_watches(docker_image: str, shell: Shell, tmp_path: Path) -> None
     assert len(used["samples"]) > 3
     assert 0 < used["attempts"][0]["cpu"] < 2
     assert re.search(r"\[0\] SUCCEEDED .* peak memory [\d.]+ MiB of 200 MiB", mine.torchx("status", handle))
+    assert re.search(r"used: +[\d.]+ MiB of 200 MiB memory, [01]\.\d of 2 CPUs", mine.torchx("status", handle))
     EngineHttp(os.environ).call("DELETE", f"/containers/{handle.rpartition('/')[2]}-sh-0")
     (left,) = json.loads(mine.torchx("metrics", "--json", handle))["replicas"]
     assert (left["samples"], left["attempts"], left["memory_peak"]) == ([], used["attempts"], used["memory_peak"])

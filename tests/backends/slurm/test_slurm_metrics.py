@@ -60,6 +60,13 @@ def test_two_replicas(tmp_path: Path) -> None:
     becomes(lambda: samplers(folder), [])
     peak = re.compile(r"\[[01]\] SUCCEEDED .* (8|9)\d(\.\d)? MiB of 500 MiB", re.MULTILINE)
     assert len(peak.findall(torchx(tmp_path, "status", handle))) == 2
+    line = re.search(r"^used: +(.*)$", torchx(tmp_path, "status", handle), re.MULTILINE)
+    assert line and re.match(r"[89]\d(\.\d)? MiB of 500 MiB memory, \d\.\d of 2 CPUs", line[1])
+    assert "`--mem 256M" in line[1]
+    again = json.loads(torchx(tmp_path, "rerun", "--fit", "--dryrun", "--json", handle))
+    assert again["app"]["roles"][0]["resource"]["memMB"] == 256
+    torchx(tmp_path, "list")
+    assert "--mem 256M" in torchx(tmp_path, "list", "--wasteful")
     shutil.rmtree(folder)
     replicas = json.loads(torchx(tmp_path, "metrics", "--json", handle))["replicas"]
     assert [(r["samples"], r["memory_peak"] > 80 << 20) for r in replicas] == [([], True)] * 2
