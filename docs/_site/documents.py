@@ -89,7 +89,7 @@ KEYS = {
     "usage.seconds": "how long it ran; `null` if it was restarted",
     "enough": "options that would do, with a margin, by name; empty if nothing is worth a change",
     "by": "what the groups are: `name`, `user`, `scheduler` or `day`",
-    "since": "start of the time that is summed; `null`: all",
+    "usage:since": "start of the time that is summed; `null`: all",
     "currency": "of `cost`; empty if the prices have none, `null` without prices",
     "usage:groups": "one for each name, user, scheduler or day",
     "key": "the name, user, scheduler or local date",

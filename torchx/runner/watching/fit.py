@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torchx.runner.watching.metrics import on_record
 from torchx.runs import Run, RunQuery, RunRegistry
 from torchx.schedulers.kit.metrics import ReplicaMetrics
-from torchx.specs.api import AppDef, AppState, Resource
+from torchx.specs.api import AppDef, AppState, AppStatus, Resource
 from torchx.specs.fit import RoleUsage
 from torchx.specs.wishes import Wishes
 from torchx.util.records import dataclass, replace
@@ -32,7 +32,7 @@ class Waste:
     def to_json(self) -> dict[str, Any]:
         """Return the row of ``torchx list --wasteful --json``."""
         run, names = self.run, ("gpu_hours", "cpu_hours", "gib_hours")
-        unused = {f"unused_{name}": vars(self)[name] for name in names}
+        unused = {f"unused_{name}": getattr(self, name) for name in names}
         fields = {"handle": run.handle, "name": run.name, "state": str(run.state)}
         return {**fields, **unused, "enough": self.options or None}
 
@@ -56,6 +56,13 @@ def compare(
         if one.summary():
             by_role.setdefault(one.role, []).append(one)
     return [_usage(app, name, replicas, limit_s, seconds) for name, replicas in by_role.items()]
+
+
+def fill(status: AppStatus, run: Run | None, found: Iterable[ReplicaMetrics], backend: Scheduler[Any]) -> None:
+    """Add to a status what each role used against what it asked for."""
+    once = status.started_at and status.ended_at and not status.num_restarts and len(status.attempts) < 2
+    seconds = (status.ended_at or 0) - (status.started_at or 0) if once else None
+    status.usage = compare(run, found, backend, seconds)
 
 
 def wasteful(registry: RunRegistry, query: RunQuery) -> list[Waste]:

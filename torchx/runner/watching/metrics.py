@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
 from typing import Any
 
 from torchx.errors import NotSupportedError, TorchXError
@@ -40,10 +39,8 @@ def _source(backend: Scheduler[Any]) -> ReportsUsage | None:
     return backend if isinstance(backend, ReportsUsage) else None
 
 
-def fill(
-    status: AppStatus, backend: Scheduler[Any], app_id: str, run: Run | None, get_run: Callable[[], Run | None]
-) -> None:
-    """Implement :meth:`Runner.fill_metrics`."""
+def fill(status: AppStatus, backend: Scheduler[Any], app_id: str, run: Run | None) -> list[ReplicaMetrics]:
+    """Implement :meth:`Runner.fill_metrics`; return the usage."""
     found, source = on_record(run), _source(backend)
     if source is not None and backend.capabilities.metrics == "kept":
         with contextlib.suppress(TorchXError):  # the status is useful without
@@ -53,12 +50,7 @@ def fill(
         one = used.get((replica.role, replica.id))
         if one is not None:
             replica.memory_peak, replica.memory_limit = one.memory_peak(), one.memory_limit
-    if used:
-        from torchx.runner.watching.fit import compare
-
-        once = status.started_at and status.ended_at and not status.num_restarts and len(status.attempts) < 2
-        seconds = (status.ended_at or 0) - (status.started_at or 0) if once else None
-        status.usage = compare(run or get_run(), found, backend, seconds)
+    return found
 
 
 def keep(registry: RunRegistry, backend: Scheduler[Any], handle: str) -> None:

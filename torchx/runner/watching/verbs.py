@@ -261,7 +261,10 @@ class Watches(Launches):
         from torchx.runner.watching import metrics
 
         handle, backend, app_id = self._locate(app_handle)
-        metrics.fill(status, backend, app_id, run, lambda: read_run(answers.whole(handle)))
+        if found := metrics.fill(status, backend, app_id, run):
+            from torchx.runner.watching import fit
+
+            fit.fill(status, run or read_run(answers.whole(handle)), found, backend)
 
     def fill_pace(self, app_handle: str, status: AppStatus) -> None:
         """Add to a status how far the job is, if its ranks report steps; see :func:`torchx.distributed.progress`."""
