@@ -73,11 +73,22 @@ class CmdLog(RunnerCommand):
             ("--previous", "", "print the output of the attempt before the last restart"),
             ("--exit-code --exit_code", "", "exit with the job's result, as `torchx status --exit-code`"),
             ("--archive", "", archive),
+            (
+                "--search",
+                "REGEX",
+                "search the logs of all recorded runs, newest first, with --since",
+                {"type": _searched},
+            ),
             ("--no-prefix --no_prefix", "", "omit the ROLE/REPLICA prefix"),
         )
         declare(subparser, rows)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
+        if args.search is not None:
+            from torchx.cli.log_search import search
+
+            search(runner, args)
+            return
         named, tail = _untangle(args.identifier, args.tail)
         identifier = or_last(runner, named)
         query = LogQuery(
@@ -253,6 +264,13 @@ def _number(text: str | None) -> int:
     if not (text and text.isascii() and text.isdigit() and len(text) < 20):
         raise UsageError(f"`--tail`: `{text}` is not a number of lines", hint="without a number it follows, as `-f`")
     return min(int(text), sys.maxsize)
+
+
+def _searched(text: str) -> re.Pattern[str]:
+    try:
+        return compile_regex(text)
+    except ConfigError as e:
+        raise ConfigError(f"`--search`: {e}", hint=e.hint) from None
 
 
 def _regex(text: str) -> re.Pattern[str] | None:

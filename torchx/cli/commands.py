@@ -62,7 +62,7 @@ _GROUPS = {
         "plugins": "list the plugins that were found, and those that failed",
         "completion": "print the completion script of a shell",
     },
-    "": {"__complete": ""},  # hidden
+    "": {"__complete": "", "__archive": ""},  # hidden
 }
 _SHARED = {
     "shell": "exec",

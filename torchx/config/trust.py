@@ -28,6 +28,7 @@ RULES = (
     ("local_cwd", "prepend_cwd", "(?i)true|yes|on|1", "runs programs of this folder before those on PATH", False),
     (_SCHEDULERS, "setup", ".", "runs these lines of shell before the programs of jobs", True),
     ("workspace", "uv", "(?i)true|yes|on|1", "installs the packages of uv.lock where jobs run", False),
+    ("logs", "to", "://", "sends the logs of your jobs there", False),
     (_SCHEDULERS, "ssh", ".", "connects to that host, with your SSH keys", False),
     (_SCHEDULERS, "image_repo|bucket", ".", "sends your code there", False),
     ("torchx:tracker|tracker:.*", ".*", "://", "connects your jobs to that tracker", False),

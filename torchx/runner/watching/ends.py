@@ -19,7 +19,7 @@ _MAX_TASKS = 2000
 def keep(
     registry: RunRegistry, backend: Scheduler[Any], handle: str, found: AppStatus | DescribeAppResponse, began: float
 ) -> None:
-    """Record what a run that has ended used. Every place that is the first to see an end calls this.
+    """Record what a run that has ended used, and keep its logs. Every place that is the first to see an end calls this.
 
     Args:
         found: the scheduler's answer, or the status.
@@ -35,6 +35,9 @@ def keep(
         from torchx.runner.watching import metrics
 
         metrics.keep(registry, backend, handle)
+    from torchx.runner.watching import archive
+
+    archive.keep_later(handle)
 
 
 def _attempts_s(found: AppStatus | DescribeAppResponse) -> float | None:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
     _Replicas = list[tuple[str, int]]
 
+_forgotten: set[str] = set()
+"""Jobs that their schedulers do not know any more; their logs are in the archive."""
+
 
 class Handles(Watches):
     """Reads the logs of jobs, cancels and deletes jobs."""
@@ -62,8 +65,19 @@ class Handles(Watches):
         """
         handle, backend, app_id = self._locate(app_handle)
         if (found := backend.log_replicas(app_id)) is None:
-            raise UnknownAppException(handle)
+            from torchx.runner.watching import archive
+
+            if not (found := archive.replicas(handle)):
+                raise UnknownAppException(handle)
+            _forgotten.add(handle)
         return found
+
+    def archive_logs(self, app_handle: str) -> int:
+        """Copy the logs of a job to the archive, and return how many; see :mod:`torchx.runner.watching.archive`."""
+        from torchx.runner.watching import archive
+
+        handle, backend, app_id = self._locate(app_handle)
+        return archive.keep(backend, app_id, handle)
 
     def open_logs(self, app_handle: str, replicas: _Replicas, query: LogQuery) -> Sequence[Iterable[str]]:
         """Return an iterable of log lines for each of several replicas; the scheduler is queried once."""
@@ -73,6 +87,10 @@ class Handles(Watches):
             handle, backend, app_id = self._locate(app_handle, event)
             if backend.may_have_secrets(app_id):
                 read_run(answers.whole(handle))  # masks its secrets
+            if handle in _forgotten:
+                from torchx.runner.watching import archive
+
+                return [archive.lines(handle, replica, query) for replica in replicas]
             return open_logs(backend, app_id, replicas, query)
 
     def cancel(self, app_handle: str, *, force: bool = False) -> None:

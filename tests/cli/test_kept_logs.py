@@ -1,0 +1,103 @@
+"""`[logs] keep = end`: logs outlive what their scheduler keeps; `torchx log --search` finds lines in all runs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import stat
+from pathlib import Path
+
+import pytest
+
+from torchx.runner.watching import archive
+from torchx.schedulers.kit.logs import LogQuery
+from torchx.settings import torchx_home
+
+from .conftest import Call, runs, until
+
+SAYS = "echo step {k}; echo token $TOKEN; echo nan >&2; exit {k}"
+SECRET = "s3cret-of-the-test"
+
+
+@pytest.fixture
+def kept(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two runs that have ended, newest last, whose logs are in the archive and which `local_cwd` has forgotten."""
+    monkeypatch.setenv("TOKEN", SECRET)
+    (project / ".torchxconfig").write_text(f"[logs]\nkeep = end\nto = {project}/kept\n")
+    handles = []
+    for k in (0, 3):
+        script = SAYS.format(k=k)
+        handle = torchx("run", "--secret", "TOKEN", "utils.sh", "--num_replicas", "2", script).out.strip()
+        torchx("wait", handle)
+        handles.append(handle)
+    until(lambda: len([*(project / "kept").rglob("*.log.gz")]) == 4)
+    shutil.rmtree(torchx_home("local"))
+    return handles
+
+
+def test_logs_that_stay(torchx: Call, project: Path, kept: list[str]) -> None:
+    """Each replica has a compressed, private file without secrets; `torchx log` and its options read it."""
+    for file in (project / "kept").rglob("*.gz"):
+        text = gzip.decompress(file.read_bytes()).decode()
+        assert SECRET not in text and "token ********" in text
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert torchx("log", kept[1], "--regex", "step|token").out.splitlines() == [
+        f"sh/{k} {line}" for k in (0, 1) for line in ("step 3", "token ********")
+    ]
+    assert torchx("log", f"{kept[0]}/sh/1", "--regex", "step").out == "sh/1 step 0\n"
+    assert torchx("log", f"{kept[0]}/sh/1", "--tail", "1").out.count("\n") == 1
+    assert torchx("log", kept[0], "--timestamps", "--regex", "step").out.startswith("sh/0 20")
+    assert torchx("log", kept[0], "--since", "1h", "--regex", "step").out.count("\n") == 2
+    assert torchx("log", kept[0], "--until", "2020-01-01").out == ""
+    refused = torchx("log", kept[0], "--streams", "stderr")
+    assert (refused.code, refused.hint()) == (5, "omit `--streams` and `--previous`")
+    assert torchx("log", "local_cwd://torchx/other").code == 3
+
+
+def test_search(torchx: Call, project: Path, kept: list[str]) -> None:
+    """Live runs and kept ones are searched, newest first; without a match it exits with 1."""
+    live = torchx("run", "utils.sh", "echo step 9; sleep 600").out.strip()
+    until(lambda: "step 9" in torchx("log", live).out)
+    outcome = torchx("log", "--search", "step [39]", "--since", "1h")
+    assert outcome.out.splitlines() == [
+        f"{live}/sh/0 step 9",
+        f"{kept[1]}/sh/0 step 3",
+        f"{kept[1]}/sh/1 step 3",
+    ]
+    found = [json.loads(line) for line in torchx("log", "--search", "token", "--json").out.splitlines()]
+    assert [(row["handle"], row["replica"], row["line"]) for row in found] == [
+        (handle, k, "token ********") for handle in (kept[1], kept[0]) for k in (0, 1)
+    ]
+    torchx("cancel", live)
+    assert torchx("log", "--search", "nobody wrote this").code == 1
+    assert torchx("log", "--search", "(").code == 2
+    assert torchx("log", live, "--search", "x").code == 2
+    shutil.rmtree(project / "kept")
+    assert "2 of 3 runs have no logs any more" in torchx("log", "--search", "step 9").err
+
+
+def test_without_the_wish_nothing_is_kept(torchx: Call, project: Path) -> None:
+    torchx("run", "--wait", "utils.echo")
+    assert len(runs(torchx)) == 1
+    assert not (project / "logs").exists() and not Path(torchx_home("logs")).exists()
+
+
+@pytest.mark.parametrize("text", ["always", "End"])
+def test_an_unknown_wish(torchx: Call, project: Path, text: str) -> None:
+    """The job runs; its end is reported with one line about the config file."""
+    (project / ".torchxconfig").write_text(f"[logs]\nkeep = {text}\n")
+    outcome = torchx("run", "--wait", "utils.echo")
+    assert f".torchxconfig:2: `keep` is `{text}`" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_a_url(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any file system of fsspec has the same files; names of roles are quoted."""
+    (project / ".torchxconfig").write_text("[logs]\nto = memory://bucket/logs\n")
+    files = archive._Files("slurm://torchx/1")
+    files.write(("a/b-1", 0), ["2026-11-29T08:00:00.000Z one\n", "- two\n"])
+    assert archive.replicas("slurm://torchx/1") == [("a/b-1", 0)]
+    assert [*archive.lines("slurm://torchx/1", ("a/b-1", 0), LogQuery())] == ["one\n", "two\n"]
+    late = LogQuery(since=1_795_939_260.0)  # a minute later
+    assert [*archive.lines("slurm://torchx/1", ("a/b-1", 0), late)] == ["two\n"]

@@ -1,0 +1,171 @@
+"""Copies of the logs of runs that have ended, for when their scheduler has forgotten them: ``[logs] keep = end``.
+
+Each replica has a compressed file in a folder or at a URL of fsspec, ``SCHEDULER/SESSION/APP_ID/ROLE-K.log.gz``. A line
+begins with the time at which it was written, or ``-``. Values of secrets are masked.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
+
+from torchx.config import active_profile, load_files, warn_of_unknown
+from torchx.errors import BackendError, ConfigError, NotSupportedError
+from torchx.runner.ground.registry import read_run
+from torchx.schedulers.api import Scheduler, open_logs
+from torchx.schedulers.kit.logs import LogQuery, Stream
+from torchx.settings import make_private, torchx_home
+from torchx.util.procs import own_program
+from torchx.util.redaction import redact
+
+if TYPE_CHECKING:
+    _Replicas = Sequence[tuple[str, int]]
+
+SECTION, KEYS = "logs", ("keep", "to")
+_started: list[subprocess.Popen[bytes]] = []  # reaped when the next one starts
+_NAME = re.compile(r"(.+)-(\d+)\.log\.gz")
+
+
+def place() -> tuple[str, bool]:
+    """Return the folder or URL of the archive, and whether logs are kept at the end of each run."""
+    section = load_files().section(SECTION, active_profile())
+    for key in section.keys() - set(KEYS):
+        warn_of_unknown(SECTION, key, f"`[{SECTION}]` has no key", KEYS)
+    keep = section.get("keep")
+    if keep is not None and keep.text.strip() not in ("end", "no"):
+        raise ConfigError(
+            f"{keep.where()}: `keep` is `{keep.text}`", hint="`end` keeps the logs of each run at its end"
+        )
+    to = section["to"].text.strip() if "to" in section else ""
+    return os.path.expanduser(to or torchx_home("logs")), keep is not None and keep.text.strip() == "end"
+
+
+def keep_later(handle: str) -> None:
+    """Copy the logs of a run that has ended, in a process that nobody waits for, if the config file says so."""
+    if place()[1]:
+        null = subprocess.DEVNULL
+        argv = own_program("torchx.cli.main", "__archive", handle)
+        _started[:] = [process for process in _started if process.poll() is None]
+        with suppress(OSError):  # too many processes: the run is recorded all the same
+            _started.append(subprocess.Popen(argv, stdin=null, stdout=null, stderr=null, start_new_session=True))
+
+
+def keep(backend: Scheduler[Any], app_id: str, handle: str) -> int:
+    """Copy the logs of all replicas that are not in the archive yet, and return how many; memory is bounded."""
+    read_run(handle)  # its secrets are masked
+    files = _Files(handle)
+    replicas = [one for one in backend.log_replicas(app_id) or () if one not in files.replicas()]
+    timed = backend.capabilities.log_timestamps
+    for replica in replicas:  # one by one: each may hold a connection
+        [lines] = open_logs(backend, app_id, [replica], LogQuery(timestamps=timed))
+        files.write(replica, (redact(line if timed else f"- {line}") for line in lines))
+    return len(replicas)
+
+
+def replicas(handle: str) -> list[tuple[str, int]]:
+    """Return the replicas of a run whose logs are in the archive."""
+    return _Files(handle).replicas()
+
+
+def lines(handle: str, replica: tuple[str, int], query: LogQuery) -> Iterator[str]:
+    """Return the lines in the archive of one replica that a query selects.
+
+    Raises:
+        NotSupportedError: the archive has both streams together, and only the last attempt that the scheduler showed.
+    """
+    if query.previous or query.stream not in (None, Stream.COMBINED):
+        raise NotSupportedError("the archive has both streams together", hint="omit `--streams` and `--previous`")
+    from collections import deque
+
+    found = _chosen(_Files(handle).read(replica), query)
+    return found if query.last is None else iter(deque(found, maxlen=query.last))
+
+
+def _chosen(stamped: Iterable[str], query: LogQuery) -> Iterator[str]:
+    from datetime import datetime, timezone
+
+    edges = [
+        None if at is None else datetime.fromtimestamp(at, timezone.utc).isoformat()
+        for at in (query.since, query.until)
+    ]
+    since, until = edges
+    for row in stamped:
+        stamp, _, line = row.partition(" ")
+        known = stamp != "-"
+        if (known and since and stamp < since[:19]) or (known and until and stamp >= until[:19]):
+            continue
+        if query.regex is None or query.regex.search(line):
+            yield row if query.timestamps else line
+
+
+class _Files:
+    """The files of one run, in a folder or behind a URL."""
+
+    def __init__(self, handle: str) -> None:
+        scheduler, _, rest = handle.partition("://")
+        top = place()[0]
+        self._folder = "/".join([top.rstrip("/"), *(quote(part, safe="") for part in (scheduler, *rest.split("/")))])
+        self._remote = "://" in top
+
+    def replicas(self) -> list[tuple[str, int]]:
+        names = [name.rpartition("/")[2] for name in self._names()]
+        found = [match for name in names if (match := _NAME.fullmatch(name))]
+        return sorted((unquote(match[1]), int(match[2])) for match in found)
+
+    def write(self, replica: tuple[str, int], rows: Iterable[str]) -> None:
+        """Write a file under another name first, so that nobody reads a part of it."""
+        import gzip
+
+        path = self._path(replica)
+        draft = f"{path}.{os.getpid()}.new"
+        if not self._remote:
+            make_private(self._folder)
+        with self._open(draft, "wb") as raw, gzip.open(raw, "wb") as packed:
+            for row in rows:
+                packed.write(row.encode("utf-8", "surrogateescape"))
+        if self._remote:
+            self._fs().mv(draft, path)
+        else:
+            os.replace(draft, path)
+
+    def read(self, replica: tuple[str, int]) -> Iterator[str]:
+        import gzip
+
+        with self._open(self._path(replica), "rb") as raw, gzip.open(raw, "rb") as packed:
+            yield from io.TextIOWrapper(packed, "utf-8", "surrogateescape", newline="\n")
+
+    def _path(self, replica: tuple[str, int]) -> str:
+        return f"{self._folder}/{quote(replica[0], safe='')}-{replica[1]}.log.gz"
+
+    def _names(self) -> list[str]:
+        try:
+            return (
+                [str(name) for name in self._fs().ls(self._folder, detail=False)]
+                if self._remote
+                else os.listdir(self._folder)
+            )
+        except FileNotFoundError:
+            return []
+        except OSError as e:
+            raise BackendError(f"the archive of logs `{self._folder}` cannot be read: {e}") from e
+
+    def _open(self, path: str, mode: str) -> Any:
+        if self._remote:
+            return self._fs().open(path, mode)
+        return open(path, mode, opener=lambda name, flags: os.open(name, flags, 0o600))
+
+    def _fs(self) -> Any:
+        import fsspec
+
+        try:
+            return fsspec.core.url_to_fs(self._folder)[0]
+        except (ImportError, ValueError) as e:
+            raise ConfigError(
+                f"`to = {self._folder}` in `[{SECTION}]`: {e}", hint="install the package of fsspec"
+            ) from e
