@@ -64,12 +64,14 @@ class Handles(Watches):
             UnknownAppException: the scheduler does not know the job.
         """
         handle, backend, app_id = self._locate(app_handle)
-        if (found := backend.log_replicas(app_id)) is None:
+        if not (found := backend.log_replicas(app_id)):
             from torchx.runner.watching import archive
 
-            if not (found := archive.replicas(handle)):
-                raise UnknownAppException(handle)
-            _forgotten.add(handle)
+            if kept := archive.replicas(handle):
+                _forgotten.add(handle)
+                return kept
+        if found is None:
+            raise UnknownAppException(handle)
         return found
 
     def archive_logs(self, app_handle: str) -> int:

@@ -99,15 +99,15 @@ def refresh(
                 forgotten.append(run.handle)
             if kept is not None and is_terminal(run.state):
                 kept.pop(run.handle, None)
-    registry.saw_many(changed, _texts(statuses) if statuses else None, started)
-    registry.lost(forgotten)
-    forget_notices(*forgotten)
-    if ended:
+    if ended:  # before others see the end: this process may be over then
         from torchx.runner.watching.ends import keep
 
         for run, answer in ended:
             answer.ended_at = answer.ended_at or run.ended_at
             keep(registry, find(run.scheduler, run.session), run.handle, answer, run.created_at)
+    registry.saw_many(changed, _texts(statuses) if statuses else None, started)
+    registry.lost(forgotten)
+    forget_notices(*forgotten)
     return all_near
 
 
