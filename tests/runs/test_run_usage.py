@@ -16,7 +16,7 @@ T = 1_795_900_000.0
 
 
 def used(registry, by="name", since=None, now=T):
-    found = usage.used(registry._store(), by, since, now=now)
+    found = usage.used(registry, by, since, now=now)
     return {row.key: (row.runs, round(row.gpu_hours, 6), row.unseen) for row in found}
 
 
@@ -56,7 +56,7 @@ def test_a_start_that_nobody_saw(registry):
 
 def test_attempts_count_without_the_time_between(registry):
     handle = run(registry, "a", begun=T - 7200, ended=T)
-    registry.worked(handle, 3600.0)
+    usage.worked(registry, handle, 3600.0)
     assert used(registry)["a"][1] == 16.0
     assert used(registry, since=T - 3600)["a"][1] == 8.0
 
@@ -160,7 +160,7 @@ def test_a_hundred_thousand_runs(registry):
     fill(registry, 100_000)
     for by in usage.GROUPS:
         began = time.process_time()
-        found = usage.used(registry._store(), by, None, now=T + 10_000)
+        found = usage.used(registry, by, None, now=T + 10_000)
         assert time.process_time() - began < 0.5
         assert sum(row.runs for row in found) == 100_000
         assert sum(row.gpu_hours for row in found) == pytest.approx(100_000 * 16 / 6)

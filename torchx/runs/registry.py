@@ -20,12 +20,10 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Mapping, Sequence
 
-    from torchx.runs.usage import Used
     from torchx.specs.tasks import TaskList
 
     _Strings = list[str]
     _Changes = list[Change]  # `list` is a method below
-    _Usage = list[Used]
 
 SWEEP = "sweep"
 """The tag of a sweep: the names of its values, and how many tasks may run at the same time, as JSON."""
@@ -303,18 +301,6 @@ class RunRegistry:
         if rows:
             self._store().write(lambda db: db.executemany(sql, rows).rowcount, 0)
 
-    # -- usage -----------------------------------------------------------------------------------
-
-    def worked(self, handle: str, busy_s: float) -> None:
-        """Record for how long the attempts of a run, or the tasks of a sweep, ran together."""
-        self._store().execute("UPDATE runs SET busy_s = ? WHERE handle = ?", (busy_s, handle))
-
-    def used(self, by: str, since: float | None = None) -> _Usage:
-        """Return what runs have used since then; see :func:`torchx.runs.usage.used`."""
-        from torchx.runs.usage import used
-
-        return used(self._store(), by, since)
-
     # -- changes ---------------------------------------------------------------------------------
 
     def last_change(self) -> int:
@@ -362,6 +348,10 @@ class RunRegistry:
         """Close the file; it is opened again on next use."""
         for store in [*self._stores.values()]:  # a copy, since other threads may open another file meanwhile
             store.close()
+
+    def store(self) -> Store:
+        """Return the file, for :mod:`torchx.runs.usage`."""
+        return self._store()
 
     def _store(self) -> Store:
         # By path, because a program may change TORCHX_HOME while it runs.

@@ -12,7 +12,7 @@ from torchx.util.records import dataclass
 if TYPE_CHECKING:
     import sqlite3
 
-    from torchx.runs.store import Store
+    from torchx.runs.registry import RunRegistry
 
 GROUPS = ("name", "user", "scheduler", "day")
 """What usage can be grouped by. A run that lasts several days is part of each of them."""
@@ -62,8 +62,14 @@ class Used:
     unseen: int
 
 
-def used(store: Store, by: str, since: float | None, *, now: float | None = None) -> list[Used]:
+def worked(registry: RunRegistry, handle: str, busy_s: float) -> None:
+    """Record for how long the attempts of a run, or the tasks of a sweep, ran together."""
+    registry.store().execute("UPDATE runs SET busy_s = ? WHERE handle = ?", (busy_s, handle))
+
+
+def used(registry: RunRegistry, by: str, since: float | None, *, now: float | None = None) -> list[Used]:
     """Return what all runs on record have used since then, by one of :data:`GROUPS` and scheduler."""
+    store = registry.store()
     if found := store.rows(_SIZELESS):
         sizes = [(*_size(text), run_id) for run_id, text in found]
         store.write(lambda db: _fill(db, sizes), None)

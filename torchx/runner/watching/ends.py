@@ -7,6 +7,7 @@ from typing import Any
 from torchx.errors import TorchXError
 from torchx.runner.jobs.lookup import resolve_backend
 from torchx.runs import RunRegistry
+from torchx.runs.usage import worked
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.kit.abilities import RunsTasks
 from torchx.settings import SAMPLE_S
@@ -30,7 +31,7 @@ def keep(
         return
     busy_s = _tasks_s(backend, app_id, len(found.tasks.states)) if found.tasks is not None else _attempts_s(found)
     if busy_s is not None:
-        registry.worked(handle, busy_s)
+        worked(registry, handle, busy_s)
     if found.ended_at and found.ended_at - began >= SAMPLE_S:  # shorter runs have no samples
         from torchx.runner.watching import metrics
 

@@ -289,7 +289,9 @@ class Watches(Launches):
             from torchx.runs import RunQuery
 
             self.runs(RunQuery(states=()))
-        return run_registry().used(by, since)
+        from torchx.runs.usage import used
+
+        return used(run_registry(), by, since)
 
     def wasteful(self, query: RunQuery) -> _Wastes:
         """Return recorded runs that left unused what they asked for, most first; see :func:`.fit.wasteful`."""
