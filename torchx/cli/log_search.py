@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 
 from torchx.cli.failures import UsageError, note
@@ -59,6 +58,8 @@ def _search_run(runner: Runner, run: Run, query: LogQuery, *, as_json: bool, bar
                 sys.stderr.write("\r\033[K")
             count += 1
             if as_json:
+                import json
+
                 where = {"handle": run.handle, "launched_at": iso(run.created_at), "role": role, "replica": k}
                 print(json.dumps({**where, "line": text}, ensure_ascii=False))
             else:

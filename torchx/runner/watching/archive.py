@@ -9,7 +9,6 @@ from __future__ import annotations
 import io
 import os
 import re
-import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     _Replicas = Sequence[tuple[str, int]]
 
 SECTION, KEYS = "logs", ("keep", "to")
-_started: list[subprocess.Popen[bytes]] = []  # reaped when the next one starts
+_started: list[Any] = []  # reaped when the next one starts
 _NAME = re.compile(r"(.+)-(\d+)\.log\.gz")
 
 
@@ -49,6 +48,8 @@ def place() -> tuple[str, bool]:
 def keep_later(handle: str) -> None:
     """Copy the logs of a run that has ended, in a process that nobody waits for, if the config file says so."""
     if place()[1]:
+        import subprocess
+
         null = subprocess.DEVNULL
         argv = own_program("torchx.cli.main", "__archive", handle)
         _started[:] = [process for process in _started if process.poll() is None]
