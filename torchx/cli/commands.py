@@ -56,6 +56,7 @@ _GROUPS = {
     "Set up": {
         "nodes": "show what is free on a scheduler, and when a job would start",
         "doctor": "check what keeps jobs from running, and how to fix it",
+        "report": "gather what a support ticket about a job needs, in one file",
         "init": "write a training script, a component and a .torchxconfig",
         "configure": "write a .torchxconfig to fill in",
         "mcp": "serve runs to coding agents, over the Model Context Protocol",

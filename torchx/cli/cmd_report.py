@@ -1,0 +1,89 @@
+"""``torchx report``: what a support ticket about a job needs, in one file."""
+
+from __future__ import annotations
+
+import argparse
+import io
+
+from torchx.cli.argparse_util import Row, declare
+from torchx.cli.cmd_base import RunnerCommand
+from torchx.cli.failures import UsageError, note
+from torchx.cli.log_targets import JOB_HELP, OR_LAST, job_reference, or_last
+from torchx.runner import Runner
+from torchx.util.procs import own_program
+from torchx.util.redaction import redact
+from torchx.util.strings import size_text
+
+_LAST_LINES = "1000"
+_MOST = 16 << 20
+_WITHIN_S = 120.0
+# File -> the verb whose output it has; JOB and SCHEDULER are those of the job.
+_PARTS = {
+    "status.json": "status JOB --json",
+    "status.txt": "status JOB",
+    "describe.json": "describe JOB --json",
+    "why.json": "why JOB --json",
+    "metrics.json": "metrics JOB --json",
+    "request.txt": "rerun JOB --dryrun --full",
+    "log.txt": f"log JOB --tail {_LAST_LINES}",
+    "doctor.json": "doctor --json",
+    "doctor-scheduler.json": "doctor -s SCHEDULER --json",
+    "plugins.json": "plugins --json",
+    "version.txt": "--version",
+}
+
+
+class CmdReport(RunnerCommand):
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        rows: tuple[Row, ...] = (
+            ("app_handle", "JOB", JOB_HELP, {"type": job_reference, **OR_LAST}),
+            ("-o --output", "FILE", "the file to write (default: report.tgz); it must not exist"),
+            ("--dryrun --dry-run", "", "list the contents without writing the file"),
+        )
+        declare(subparser, rows)
+
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
+        """Gather the output of verbs, list it on stderr, and write it; each part has its errors, and secrets masked."""
+        import os
+        import tarfile
+
+        path = args.output or "report.tgz"
+        if os.path.lexists(path):
+            raise UsageError(f"`{path}` exists", hint="remove it, or name another file with -o")
+        handle = runner.resolve(or_last(runner, args.app_handle))
+        runner.recorded(handle)  # its secrets are masked
+        words = {"JOB": handle, "SCHEDULER": handle.partition("://")[0]}
+        parts = {name: _output([words.get(word, word) for word in verb.split()]) for name, verb in _PARTS.items()}
+        for name, data in parts.items():
+            note(f"{size_text(len(data)):>8}  {name:<22} torchx {_PARTS[name]}")
+        if args.dryrun:
+            return
+        with (
+            open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
+            tarfile.open(fileobj=file, mode="w:gz") as tar,
+        ):
+            for name, data in parts.items():
+                entry = tarfile.TarInfo(f"report/{name}")
+                entry.size, entry.mode = len(data), 0o600
+                tar.addfile(entry, io.BytesIO(data))
+        print(path)
+
+
+def _output(words: list[str]) -> bytes:
+    """Return the end of what a verb prints, and its errors, as far as it takes no more than two minutes."""
+    import subprocess
+
+    argv = own_program("torchx.cli.main", *words)
+    try:
+        done = subprocess.run(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=_WITHIN_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as e:
+        return redact(f"no answer within {e.timeout:g} s\n").encode()
+    text = done.stdout[-_MOST:].decode("utf-8", "replace")
+    return redact(text).encode("utf-8", "replace")
