@@ -209,7 +209,7 @@ def test_a_scheduler_without_declared_options_takes_any(caplog):
         ("local_cdw", "local_cwd"),
         ("slrum@debug", "slurm"),
         ("named_resource", "named_resources"),
-        ("cli", "cli:run"),
+        ("clii", "cli"),
         ("cli:rnu", "cli:run"),
         ("torchx:trackers", "torchx:tracker"),
         ("traker:fsspec", "tracker:fsspec"),
