@@ -36,10 +36,12 @@ class Ground(NamedTuple):
     cfg: dict[str, Any] = {}  # noqa: RUF012  # a named tuple's
     native: bool = False
 
-    def sweep(self, script: str, count: int, width: int, *, replicas: int = 1, workspace: str | None = None) -> str:
+    def sweep(
+        self, script: str, count: int, width: int, *, replicas: int = 1, workspace: str | None = None, pack: int = 1
+    ) -> str:
         app = AppDef("sweep-test", [self.role(script, replicas)])
         info = self.runner.dryrun(app, self.scheduler, cfg=self.cfg, workspace=workspace)
-        tasks = TaskList(names=["k"], points=[(f"v{k}",) for k in range(count)], max_parallel=width)
+        tasks = TaskList(names=["k"], points=[(f"v{k}",) for k in range(count)], max_parallel=width, pack=pack)
         return self.runner.schedule_sweep(info, tasks)
 
     def table(self, handle: str) -> TaskTable:

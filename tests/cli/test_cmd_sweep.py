@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import jsonschema
@@ -143,6 +145,23 @@ def test_retry_of_those_that_failed(torchx: Call, project: Path, monkeypatch: py
     )
 
 
+@pytest.mark.parametrize(("recorded", "given", "packed"), [(3, [], 3), (3, ["--pack", "1"], 1), (None, [], 1)])
+def test_retry_packs_as_the_sweep_did(
+    recorded: int | None, given: list[str], packed: int, torchx: Call, project: Path
+) -> None:
+    """Unless `--pack` is given again; an earlier version did not record it. Here, no task shares an element."""
+    app_id = launch(torchx, "--grid", "n=0..2", "utils.sh", "exit {n}")
+    assert torchx("wait", app_id).code == 1
+    tag = [["n"], 0] if recorded is None else [["n"], 0, recorded]
+    with closing(sqlite3.connect(torchx_home("runs.db"))) as db, db:
+        db.execute("UPDATE specs SET tags = json_set(tags, '$.sweep', ?)", (json.dumps(tag),))
+    retried = torchx("sweep", "--retry-failed", app_id, *given)
+    assert ("runs each task by itself" in retried.err) == (packed > 1)
+    assert torchx("sweep", "--retry-failed", app_id, "--pack", "0").error_lines() == [
+        "torchx: error: `--pack 0` leaves no task in an element"
+    ]
+
+
 def test_retry_of_a_sweep_that_its_scheduler_has_forgotten(torchx: Call, project: Path) -> None:
     """The error says why: nobody knows which tasks failed."""
     app_id = launch(torchx, "--grid", "n=0..2", "utils.sh", "exit {n}")
@@ -171,11 +190,12 @@ def test_values_arrive_exactly(torchx: Call, project: Path) -> None:
         (["--grid", "lr=0..9999999", "utils.sh", "echo"], "10,000,000 tasks"),
         (["--grid", "api_token=a,b", "utils.sh", "echo"], "the name of a credential"),
         (["--grid", "lr=1", "-s", "nosuch", "utils.sh", "echo"], "`nosuch`"),
+        (["--grid", "lr=1", "--pack", "0", "utils.sh", "echo"], "`--pack 0`"),
         (["--retry-failed", "@last", "--grid", "lr=1"], "`--retry-failed` takes"),
         (["--from", "nul.jsonl", "utils.echo", "--msg", "{v}"], "'a\\x00b' of `v`, of task 1, cannot be passed"),
         (["--grid", "v=1,it's", "dist.ddp", "-j", "1x1", "-m", "x", "--", "{v}"], "`it's` of `v` contains a `'`"),
     ],
-    ids=["placeholder", "no values", "no room", "too many", "credential", "scheduler", "both", "nul", "quote"],
+    ids=["placeholder", "no values", "no room", "too many", "credential", "scheduler", "pack", "both", "nul", "quote"],
 )
 def test_what_is_refused(torchx: Call, project: Path, argv: list[str], said: str) -> None:
     """Each mistake is one line, before anything is submitted."""

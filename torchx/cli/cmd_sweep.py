@@ -95,12 +95,16 @@ def _tasks(args: argparse.Namespace) -> TaskList:
     width = getattr(args, "max_parallel", 0)
     if width < 1 and hasattr(args, "max_parallel"):
         raise UsageError(f"`--max-parallel {width}` lets no task run", hint="give 1 or more")
-    pack = getattr(args, "pack", 1)
-    if pack < 1:
-        raise UsageError(f"`--pack {pack}` leaves no task in an element", hint="give 1 or more")
     given = vars(args)
     names, points = read_points(given.get("grid", []), given.get("file"), given.get("max_tasks", MAX_TASKS))
-    return TaskList(names=names, points=points, max_parallel=width, pack=pack)
+    return TaskList(names=names, points=points, max_parallel=width, pack=_pack(args, 1))
+
+
+def _pack(args: argparse.Namespace, default: int) -> int:
+    pack: int = getattr(args, "pack", default)
+    if pack < 1:
+        raise UsageError(f"`--pack {pack}` leaves no task in an element", hint="give 1 or more")
+    return pack
 
 
 def _retry(args: argparse.Namespace) -> None:
@@ -110,7 +114,7 @@ def _retry(args: argparse.Namespace) -> None:
     with get_runner() as runner:
         handle = runner.resolve(args.retry_failed)
         info, tasks = runner.retry_sweep(handle, max_parallel=getattr(args, "max_parallel", None))
-        tasks = replace(tasks, pack=getattr(args, "pack", 1))
+        tasks = replace(tasks, pack=_pack(args, tasks.pack))
         _submit(runner, info, tasks, args)
 
 

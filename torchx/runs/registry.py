@@ -216,8 +216,8 @@ class RunRegistry:
 
         rows = self._store().rows("SELECT point FROM tasks WHERE run_id = ? ORDER BY k", (run.id,))
         points = [tuple(json.loads(row[0])) for row in rows]
-        names, max_parallel = json.loads(run.tags[SWEEP])
-        return TaskList(names=names, points=points, max_parallel=max_parallel)
+        names, max_parallel, *pack = json.loads(run.tags[SWEEP])  # an earlier version did not record `pack`
+        return TaskList(names=names, points=points, max_parallel=max_parallel, pack=pack[0] if pack else 1)
 
     # -- states ----------------------------------------------------------------------------------
 
@@ -386,7 +386,7 @@ def _specs_of(run: NewRun) -> tuple[str, ...]:
     # Options of plugins may have values of any type: what JSON cannot express is recorded as text.
     tags = run.tags
     if run.tasks is not None:
-        tags = {**tags, SWEEP: json.dumps([list(run.tasks.names), run.tasks.max_parallel])}
+        tags = {**tags, SWEEP: json.dumps([list(run.tasks.names), run.tasks.max_parallel, run.tasks.pack])}
     parts = (run.argv, run.app, run.cfg, tags, run.image_digests, run.workspace_hashes, run.submission)
     return tuple([json.dumps(part, separators=(",", ":"), default=str) for part in parts])
 

@@ -156,6 +156,28 @@ def ground(slurm: None) -> Iterator[Ground]:
         yield made
 
 
+def test_tasks_that_share_an_element(ground: Ground, tmp_path: Path) -> None:
+    """Each has its own log, end and cause; one is cancelled alone; those that failed are packed when they are retried."""
+    gate = tmp_path / "gate"
+    script = (
+        f"echo {{k}} $SLURM_ARRAY_TASK_ID; case {{k}} in v1) exit 4 ;; v3) {wait_for(gate)} ;; v4) sleep 1000 ;; esac"
+    )
+    handle = ground.sweep(script, 7, 0, pack=3)
+    becomes(lambda: ground.table(handle).states[3], AppState.RUNNING)
+    assert ground.table(handle).states[4:6] == [AppState.PENDING] * 2
+    gate.touch()
+    becomes(lambda: ground.table(handle).states[4], AppState.RUNNING)
+    ground.runner.cancel(f"{handle}/4")
+    names = [state.name for state in ground.ended(handle).states]
+    assert names == ["SUCCEEDED", "FAILED", "SUCCEEDED", "SUCCEEDED", "CANCELLED", "SUCCEEDED", "SUCCEEDED"]
+    assert [ground.lines(f"{handle}/{k}") for k in range(7)] == [[f"v{k} {k // 3}\n"] for k in range(7)]
+    status = ground.runner.status(f"{handle}/1")
+    assert status is not None
+    assert "exit code 4" in status.format()
+    _, again = ground.runner.retry_sweep(handle)
+    assert (again.points, again.pack) == ([("v1",), ("v4",)], 3)
+
+
 class TestSweepsAsArrays(SweepContract):
     """The contract; a task of two replicas has two nodes."""
 

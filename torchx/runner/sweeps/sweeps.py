@@ -230,4 +230,4 @@ def again(
     cfg = {name: setting["value"] for name, setting in run.cfg.items() if setting["source"] != "default"}
     parallel = tasks.max_parallel if max_parallel is None else max_parallel
     points = [tasks.points[k] for k in wanted]
-    return app, cfg, TaskList(names=tasks.names, points=points, max_parallel=parallel)
+    return app, cfg, TaskList(names=tasks.names, points=points, max_parallel=parallel, pack=tasks.pack)
