@@ -71,7 +71,7 @@ def _row(pool: Pool, *, asked: bool) -> list[str]:
         f"{pool.cpus} CPUs" if pool.cpus >= 0 else "",
         size_text(pool.memory_mb << 20) if pool.memory_mb >= 0 else "",
     ]
-    parts.append(f"{pool.gpus} {pool.gpu or 'GPUs'}" if pool.gpus else "")
+    parts.append(f"{pool.gpus} {pool.gpu or 'GPUs'}" if pool.gpus > 0 else "")
     nodes = str(pool.nodes) if pool.usable == pool.nodes else f"{pool.usable} of {pool.nodes}"
     free = ["?" if n < 0 else str(n) for n in (pool.free_cpus, pool.free_memory_mb, pool.free_gpus)]
     free[1] = "?" if pool.free_memory_mb < 0 else size_text(pool.free_memory_mb << 20)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,8 @@ reexports(__name__)
 if TYPE_CHECKING:
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.findings import Check
+    from torchx.schedulers.kit.nodes import Pool
+    from torchx.specs.api import Resource
 
 
 __all__ = [
@@ -110,6 +112,13 @@ class DockerScheduler(ManagesJobs):
     def diagnose(self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[DockerJob] | None = None) -> Iterable[Check]:  # noqa: ARG002
         """See :class:`torchx.schedulers.kit.abilities.Diagnoses`."""
         return doctor.checks(lambda: self._client, job)
+
+    def nodes(self, cfg: Mapping[str, CfgVal], need: Resource | None, count: int) -> Sequence[Pool]:  # noqa: ARG002
+        """See :class:`torchx.schedulers.kit.abilities.ListsNodes`."""
+        from torchx.schedulers.docker.nodes import nodes
+        from torchx.schedulers.kit.nodes import pools_of
+
+        return pools_of(nodes(self._client), need)
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[DockerJob]:
         opts = Opts.from_cfg(cfg)

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from tests.schedulers.docker.fake_docker import refusal
 from torchx.cli.main import main
 from torchx.errors import BackendError
+from torchx.schedulers.docker.nodes import nodes as docker_nodes
 from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.nodes import Node, pools_of
 from torchx.schedulers.kubernetes import nodes as kube
@@ -123,6 +125,50 @@ def test_kubernetes(may_list: bool) -> None:
     assert found == ((15, 63 << 10, 5, 1) if may_list else (-1, -1, -1, -1))
 
 
+@pytest.mark.parametrize(
+    ("host", "devices", "gpus"),
+    [
+        ("", None, 4),  # this machine's
+        ("tcp://far:2375", None, -1),
+        ("tcp://far:2375", ["nvidia.com/gpu=0", "nvidia.com/gpu=1", "nvidia.com/gpu=all", "nvidia.com/gpu=GPU-7"], 2),
+    ],
+)
+def test_docker(host: str, devices: Any, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What running containers were given is taken; one that is removed meanwhile holds nothing."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    monkeypatch.setenv("DOCKER_HOST", host)
+    monkeypatch.setattr("os.path.exists", lambda _: False)
+    about = {"Name": "box", "NCPU": 16, "MemTotal": 64 << 30, "DiscoveredDevices": devices and [{"ID": d} for d in devices]}  # fmt: skip
+    limits = {
+        "a": {"NanoCpus": 2_500_000_000, "Memory": 8 << 30, "DeviceRequests": [{"Count": 0, "DeviceIDs": ["0", "1"]}]},
+        "b": {"NanoCpus": 0, "Memory": 0, "DeviceRequests": [{"Count": 1}]},
+        "c": {"DeviceRequests": None},
+    }
+
+    class Engine:
+        @property
+        def api(self) -> Any:
+            return self
+
+        def info(self) -> dict[str, Any]:
+            return about
+
+        def containers(self, filters: dict[str, list[str]]) -> list[dict[str, Any]]:
+            return [{"Id": name} for name in (*limits, "gone")]
+
+        def inspect_container(self, name: str) -> dict[str, Any]:
+            if name == "gone":
+                raise refusal(404, "No such container: gone")
+            return {"HostConfig": limits[name]}
+
+    (pool,) = pools_of(docker_nodes(Engine()), Resource(13, 0, -1))
+    assert (pool.name, pool.cpus, pool.free_cpus, pool.free_memory_mb >> 10) == ("box", 16, 13, 56)
+    assert (pool.gpus, pool.free_gpus) == (gpus, {4: 1, 2: 0, -1: -1}[gpus])
+    assert pool.fitting == 1 and pools_of(docker_nodes(Engine()), Resource(1, 2, -1))[0].fitting == 0
+    limits["b"]["DeviceRequests"] = [{"Count": -1}]
+    assert pools_of(docker_nodes(Engine()), None)[0].free_gpus == min(gpus, 0)
+
+
 def test_a_size_that_fits_nowhere() -> None:
     """Another type of GPU, or more memory than is free."""
     node = Node("a", 8, 1000, 2, "v100", 8, 500, 2)
@@ -149,5 +195,5 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeyp
             main(["nodes", *wrong])
         assert e.value.code == 2 and wrong[1] in capsys.readouterr().err
     with pytest.raises(SystemExit):
-        main(["nodes", "-s", "aws_batch", "-cfg", "queue=q"])
+        main(["nodes", "-s", "aws_sagemaker", "-cfg", "role=r"])
     assert "cannot tell what its nodes have" in capsys.readouterr().err

@@ -69,7 +69,8 @@ class Checks(Handles):
         backend = self._scheduler(scheduler)
         if not isinstance(backend, ListsNodes):
             raise NotSupportedError(
-                f"`{scheduler}` cannot tell what its nodes have", hint="slurm, lsf, kubernetes and local_cwd can"
+                f"`{scheduler}` cannot tell what its nodes have",
+                hint="slurm, lsf, kubernetes, local_docker and local_cwd can",
             )
         values = {key: setting.value for key, setting in self._settings(scheduler, cfg).items()}
         return backend.nodes(values, need, count)

@@ -52,7 +52,7 @@ def _about(found: dict[str, Any]) -> str:
     return f"{found.get('ServerVersion')} on {found.get('OperatingSystem')}, {found.get('NCPU')} CPUs"
 
 
-def _is_here(found: dict[str, Any]) -> bool:
+def is_here(found: dict[str, Any]) -> bool:
     """Whether the engine runs on this machine, so that this process sees its files and devices."""
     socket = (os.environ.get("DOCKER_HOST") or "unix:").startswith("unix:")
     return socket and "Desktop" not in str(found.get("OperatingSystem")) and not os.path.exists("/.dockerenv")
@@ -60,7 +60,7 @@ def _is_here(found: dict[str, Any]) -> bool:
 
 def _disk(found: dict[str, Any]) -> Finding:
     root = str(found.get("DockerRootDir") or "")
-    if not _is_here(found) or not os.path.isdir(root):
+    if not is_here(found) or not os.path.isdir(root):
         return doubt(f"`{root}` of the engine is not visible from here")
     return disk_space(root, "`docker system df` shows what uses it, `docker image prune` removes images")
 
@@ -68,7 +68,7 @@ def _disk(found: dict[str, Any]) -> Finding:
 def _gpus(found: dict[str, Any]) -> str | Finding:
     if "nvidia" in (found.get("Runtimes") or {}) or found.get("CDISpecDirs"):
         return "the engine has a runtime for them"
-    if _is_here(found) and not any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"))):
+    if is_here(found) and not any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"))):
         return doubt(_NO_GPUS)
     return doubt("the engine lists no runtime for them, but may have one all the same", _NO_TOOLKIT)
 

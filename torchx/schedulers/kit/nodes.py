@@ -75,4 +75,5 @@ def _has_room(node: Node, need: Resource) -> bool:
     kind = str(need.capabilities.get(GPU_TYPE) or "").lower()
     is_kind = not kind or kind in node.gpu.lower()
     memory = node.free_memory_mb < 0 or node.free_memory_mb >= max(need.memMB, 0)
-    return is_kind and memory and node.free_cpus >= max(need.cpu, 0) and node.free_gpus >= max(need.gpu, 0)
+    gpus = need.gpu <= 0 or node.free_gpus >= need.gpu
+    return is_kind and memory and gpus and node.free_cpus >= max(need.cpu, 0)
