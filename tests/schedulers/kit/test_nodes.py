@@ -139,7 +139,7 @@ def test_docker(host: str, devices: Any, gpus: int, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("DOCKER_HOST", host)
     monkeypatch.setattr("os.path.exists", lambda _: False)
     about = {"Name": "box", "NCPU": 16, "MemTotal": 64 << 30, "DiscoveredDevices": devices and [{"ID": d} for d in devices]}  # fmt: skip
-    limits = {
+    limits: dict[str, dict[str, Any]] = {
         "a": {"NanoCpus": 2_500_000_000, "Memory": 8 << 30, "DeviceRequests": [{"Count": 0, "DeviceIDs": ["0", "1"]}]},
         "b": {"NanoCpus": 0, "Memory": 0, "DeviceRequests": [{"Count": 1}]},
         "c": {"DeviceRequests": None},
