@@ -72,7 +72,8 @@ def _row(pool: Pool, *, asked: bool) -> list[str]:
         size_text(pool.memory_mb << 20) if pool.memory_mb >= 0 else "",
     ]
     parts.append(f"{pool.gpus} {pool.gpu or 'GPUs'}" if pool.gpus > 0 else "")
-    nodes = str(pool.nodes) if pool.usable == pool.nodes else f"{pool.usable} of {pool.nodes}"
+    total = "?" if pool.nodes < 0 else str(pool.nodes)
+    nodes = total if pool.usable == pool.nodes else f"{pool.usable} of {total}"
     free = ["?" if n < 0 else str(n) for n in (pool.free_cpus, pool.free_memory_mb, pool.free_gpus)]
     free[1] = "?" if pool.free_memory_mb < 0 else size_text(pool.free_memory_mb << 20)
     row = [pool.name, nodes, ", ".join(filter(None, parts)), free[0], free[1], free[2] if pool.gpus else "-"]

@@ -33,7 +33,11 @@ from torchx.util.records import replace
 from torchx.util.reexports import reexports
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
+
+    from torchx.schedulers.kit.nodes import Pool
+    from torchx.specs.api import CfgVal, Resource
 
 
 reexports(__name__)
@@ -104,6 +108,12 @@ class AWSBatchScheduler(SpecialJobs):
     ) -> None:
         clients = clients or Clients({"batch": client, "logs": log_client})
         super().__init__(session_name, docker_client, clients=clients)
+
+    def nodes(self, cfg: Mapping[str, CfgVal], need: Resource | None, count: int) -> Sequence[Pool]:  # noqa: ARG002
+        """See :class:`torchx.schedulers.kit.abilities.ListsNodes`."""
+        from torchx.schedulers.aws.batch import nodes, queues
+
+        return nodes.pools(queues.inspect(self._client, str(cfg.get("queue") or "")), need)
 
 
 def create_scheduler(

@@ -9,6 +9,7 @@ import boto3
 import pytest
 
 from tests.backends.aws import moto
+from torchx.cli.main import main
 from torchx.errors import TorchXError
 from torchx.schedulers.aws_batch_scheduler import AWSBatchScheduler, create_scheduler
 from torchx.schedulers.aws_sagemaker_scheduler import create_scheduler as create_sagemaker
@@ -63,6 +64,18 @@ def test_an_account_with_which_nothing_is_wrong(queue: str, client: Callable[[st
     assert ask(queue, cpu=8)["queue"].verdict == GOOD
     sagemaker = create_sagemaker("doctor")
     assert {f.verdict for check in sagemaker.diagnose({"role": arn}) for f in check.findings()} == {GOOD}
+
+
+def test_what_it_may_start(queue: str, client: Callable[[str], Any], capsys: pytest.CaptureFixture[str]) -> None:
+    """`torchx nodes`: instances up to `maxvCpus`; none of an environment that is disabled."""
+    words = ["nodes", "-s", "aws_batch", "-cfg", f"queue={queue}", "--cpu", "8", "--mem", "1G"]
+    main(words)
+    row = dict(zip(*(line.split("\t") for line in capsys.readouterr().out.splitlines()), strict=True))
+    assert (row["POOL"], row["NODES"]) == (f"{queue}/{queue}-ce m5.2xlarge", "8")
+    assert row["FREE CPUS"] == row["FIT NOW"] == "?"  # moto has no `desiredvCpus`
+    client("batch").update_compute_environment(computeEnvironment=f"{queue}-ce", state="DISABLED")
+    main(words)
+    assert "0 of 8" in (said := capsys.readouterr().out) and f"`{queue}-ce` is disabled" in said
 
 
 def test_a_queue_that_does_not_exist(queue: str, batch: AWSBatchScheduler) -> None:

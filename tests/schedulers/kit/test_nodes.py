@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from tests.schedulers.aws.batch_cloud import Cloud
 from tests.schedulers.docker.fake_docker import refusal
 from torchx.cli.main import main
-from torchx.errors import BackendError
+from torchx.errors import BackendError, NotFoundError
+from torchx.schedulers.aws.batch.nodes import pools as batch_pools
+from torchx.schedulers.aws.batch.queues import inspect
 from torchx.schedulers.docker.nodes import nodes as docker_nodes
 from torchx.schedulers.kit.commands import Completed
-from torchx.schedulers.kit.nodes import Node, pools_of
+from torchx.schedulers.kit.nodes import Node, Pool, pools_of
 from torchx.schedulers.kubernetes import nodes as kube
 from torchx.schedulers.lsf.nodes import nodes as lsf_nodes
 from torchx.schedulers.slurm import nodes as slurm
@@ -167,6 +170,46 @@ def test_docker(host: str, devices: Any, gpus: int, monkeypatch: pytest.MonkeyPa
     assert pool.fitting == 1 and pools_of(docker_nodes(Engine()), Resource(1, 2, -1))[0].fitting == 0
     limits["b"]["DeviceRequests"] = [{"Count": -1}]
     assert pools_of(docker_nodes(Engine()), None)[0].free_gpus == min(gpus, 0)
+
+
+def batch(*types: str, need: Resource | None = None, name: str = "", **more: Any) -> list[Pool]:
+    """The pools of an account whose queue `q` has a compute environment of these instances, of 256 vCPUs."""
+    cloud = Cloud(queues=("q", "other"))
+    resources: Any = cloud.environment["computeResources"]
+    resources.update({"instanceTypes": [*types], "desiredvCpus": 100, **more.pop("resources", {})})
+    cloud.environment.update(more)
+    return batch_pools(inspect(cloud, name or "q"), need)
+
+
+def test_batch() -> None:
+    """What may still be started, of each size: 156 vCPUs."""
+    need = Resource(8, 8, 1 << 10, {GPU_TYPE: "a100"})
+    small, large = batch("m5.2xlarge", "p4d.24xlarge", need=need)
+    assert (small.name, small.cpus, small.nodes, small.free_cpus, small.gpus) == ("q/ce m5.2xlarge", 8, 32, 152, 0)
+    assert (small.fitting, small.why) == (0, "a replica is larger than this instance, or has other GPUs")
+    assert (large.gpu, large.gpus, large.nodes, large.usable, large.free_gpus) == ("a100", 8, 2, 2, 8)
+    assert (large.free_memory_mb, large.fitting, large.why) == (large.memory_mb, 1, "")
+    assert [pool.gpus for pool in batch("g5", name="other") if pool.name.startswith("other/ce g5.")][-1] == 8
+    assert [pool.name.partition("/")[0] for pool in batch_pools(inspect(Cloud(("a", "b"))), None)] == ["a", "b"]
+
+
+def test_batch_without_a_known_size() -> None:
+    """Batch chooses the instance, or is Fargate: vCPUs are known at most."""
+    (pool,) = batch("optimal", need=Resource(1, 0, 1))
+    assert (pool.name, pool.cpus, pool.nodes, pool.usable, pool.free_cpus, pool.fitting) == ("q/ce optimal", -1, -1, -1, 156, -1)  # fmt: skip
+    (fargate,) = batch(resources={"type": "FARGATE", "instanceTypes": None, "desiredvCpus": None})
+    assert (fargate.name, fargate.free_cpus) == ("q/ce FARGATE", -1)
+
+
+@pytest.mark.parametrize("types", ["optimal", "m5.2xlarge"])
+def test_batch_that_starts_nothing(types: str) -> None:
+    """A compute environment that is disabled, and a job that is too large for all of it."""
+    (pool,) = batch(types, state="DISABLED", need=Resource(1, 0, 1))
+    assert (pool.usable, pool.free_cpus, "`ce` is disabled" in pool.why) == (0, 0, True)
+    (pool,) = batch(types, need=Resource(300, 0, 1))
+    assert "it asks for 300 vCPUs" in pool.why and pool.fitting <= 0 and pool.usable
+    with pytest.raises(NotFoundError, match="Batch has no queue `nope`"):
+        batch(types, name="nope")
 
 
 def test_a_size_that_fits_nowhere() -> None:

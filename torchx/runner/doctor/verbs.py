@@ -70,7 +70,7 @@ class Checks(Handles):
         if not isinstance(backend, ListsNodes):
             raise NotSupportedError(
                 f"`{scheduler}` cannot tell what its nodes have",
-                hint="slurm, lsf, kubernetes, local_docker and local_cwd can",
+                hint="slurm, lsf, kubernetes, aws_batch, local_docker and local_cwd can",
             )
         values = {key: setting.value for key, setting in self._settings(scheduler, cfg).items()}
         return backend.nodes(values, need, count)

@@ -67,11 +67,12 @@ def pools_of(nodes: Iterable[Node], need: Resource | None) -> list[Pool]:
             amount, sum_ = getattr(node, name), getattr(pool, name)
             setattr(pool, name, -1 if amount < 0 or sum_ < 0 else sum_ + (amount if node.usable else 0))
         if need is not None and node.free_cpus >= 0:
-            pool.fitting = max(pool.fitting, 0) + (node.usable and _has_room(node, need))
+            pool.fitting = max(pool.fitting, 0) + (node.usable and has_room(node, need))
     return list(found.values())
 
 
-def _has_room(node: Node, need: Resource) -> bool:
+def has_room(node: Node, need: Resource) -> bool:
+    """Whether a replica of this size fits on a node now."""
     kind = str(need.capabilities.get(GPU_TYPE) or "").lower()
     is_kind = not kind or kind in node.gpu.lower()
     memory = node.free_memory_mb < 0 or node.free_memory_mb >= max(need.memMB, 0)

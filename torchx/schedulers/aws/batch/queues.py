@@ -16,6 +16,8 @@ from torchx.util.records import dataclass
 from torchx.util.strings import did_you_mean
 
 _Object = dict[str, Any]
+_NAMES = ("computeEnvironmentArn", "computeEnvironmentName")
+_PER_CALL = 100  # the limit of DescribeComputeEnvironments
 
 
 @dataclass(frozen=True)
@@ -43,30 +45,42 @@ def look_at(client: Any, name: str) -> Queue | None:
     """Return the queue, which has to exist; None if the user may not describe it,
     though a submission may still work.
     """
-    doing = f"queue `{name}` cannot be inspected"
     try:
-        found = call(client, "describe_job_queues", doing, jobQueues=[name])["jobQueues"]
-        if not found:
-            raise _no_queue(client, name)
-        order = sorted(found[0].get("computeEnvironmentOrder") or (), key=lambda entry: entry.get("order", 0))
-        arns = [entry["computeEnvironment"] for entry in order]
-        environments: list[_Object] = []
-        if arns:
-            answer = call(client, "describe_compute_environments", doing, computeEnvironments=arns)
-            environments = list(answer["computeEnvironments"])
+        return inspect(client, name)[0]
     except AwsError as e:
         if e.code in DENIED:
             logger("torchx").info("%s (%s)", e, e.hint)
             return None
         raise
-    queue = found[0]
-    return Queue(
-        queue["jobQueueName"],
-        str(queue.get("state") or ""),
-        str(queue.get("status") or ""),
-        str(queue.get("statusReason") or ""),
-        environments,
-    )
+
+
+def inspect(client: Any, name: str = "") -> list[Queue]:
+    """Return the queue of this name, which has to exist, or all queues of the account in the region."""
+    doing = f"queue `{name}` cannot be inspected" if name else "queues cannot be inspected"
+    found = list(pages(client, "describe_job_queues", doing, "jobQueues", **({"jobQueues": [name]} if name else {})))
+    if name and not found:
+        raise _no_queue(client, name)
+    orders = [
+        [entry["computeEnvironment"] for entry in sorted(order, key=lambda entry: entry.get("order", 0))]
+        for order in (queue.get("computeEnvironmentOrder") or () for queue in found)
+    ]
+    wanted = list(dict.fromkeys(arn for order in orders for arn in order))
+    there: dict[str, _Object] = {}
+    for i in range(0, len(wanted), _PER_CALL):
+        asked = wanted[i : i + _PER_CALL]
+        answer = call(client, "describe_compute_environments", doing, computeEnvironments=asked)
+        for environment in answer["computeEnvironments"]:
+            there.update(dict.fromkeys(map(environment.get, _NAMES), environment))
+    return [
+        Queue(
+            queue["jobQueueName"],
+            str(queue.get("state") or ""),
+            str(queue.get("status") or ""),
+            str(queue.get("statusReason") or ""),
+            [there[arn] for arn in order if arn in there],
+        )
+        for queue, order in zip(found, orders, strict=True)
+    ]
 
 
 def all_queues(client: Any) -> list[str]:
@@ -89,15 +103,23 @@ def refuse_closed(queue: Queue) -> None:
 
 def why_stuck(queue: Queue, vcpus: int, instance_types: list[str]) -> str:
     """Why the queue cannot start a job with these vCPUs per node and instance types; empty if no reason is known."""
+    if closed := takes_none(queue):
+        return closed
+    reasons = [why_not_here(environment, vcpus, instance_types) for environment in queue.environments]
+    return "; ".join(reasons) if reasons and all(reasons) else ""
+
+
+def takes_none(queue: Queue) -> str:
+    """Why a queue starts no jobs at all; empty if it does."""
     if queue.state == "DISABLED":
         return f"queue `{queue.name}` is disabled"
     if queue.status not in ("VALID", ""):
         return f"queue `{queue.name}` is {queue.status.lower()}{': ' + queue.reason if queue.reason else ''}"
-    reasons = [_why_not_here(environment, vcpus, instance_types) for environment in queue.environments]
-    return "; ".join(reasons) if reasons and all(reasons) else ""
+    return ""
 
 
-def _why_not_here(environment: _Object, vcpus: int, wanted: list[str]) -> str:
+def why_not_here(environment: _Object, vcpus: int, wanted: list[str]) -> str:
+    """Why a compute environment cannot start a node with these vCPUs, of one of these types; empty if it can."""
     name, status = environment.get("computeEnvironmentName"), str(environment.get("status") or "")
     reason = str(environment.get("statusReason") or "")
     if environment.get("state") == "DISABLED":
