@@ -55,6 +55,7 @@ expand() {  # the hosts of n[1-3,7]x, if scontrol is missing
 hosts_of() {  # group
   local name=SLURM_JOB_NODELIST_HET_GROUP_$1
   local list=${!name:-$SLURM_JOB_NODELIST}
+  if [[ -n $list && $list != *[][,]* ]]; then echo "$list"; return; fi  # one node: do not ask Slurm
   scontrol show hostnames "$list" 2>/dev/null || expand "$list"
 }
 
