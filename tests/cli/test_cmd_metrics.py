@@ -126,8 +126,7 @@ def test_nothing_to_see(torchx: Call, project: Path, paper: Any) -> None:
 
 def _long(torchx: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchx.cli.cmd_status.SAMPLE_S", 0.0)
-    monkeypatch.setattr("torchx.runner.watching.listing.SAMPLE_S", 0.0)
-    monkeypatch.setattr("torchx.runner.watching.verbs.SAMPLE_S", 0.0)
+    monkeypatch.setattr("torchx.runner.watching.ends.SAMPLE_S", 0.0)
 
 
 def test_peak_memory_in_a_status(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +156,7 @@ def test_a_summary_outlives_the_files(
     assert rows[1:] == [["sh/0", "avg 3.0 of 4", "-", "3 GiB", "8 GiB", "avg 75 %", "-"]]
     document = check("metrics", torchx("metrics", "@last", "--json").out)
     assert document["replicas"][0]["attempts"] == [
-        {"attempt": 0, "cpu": 3.0, "memory": 3 << 30, "gpu": 75.0, "seconds": 15.0}
+        {"attempt": 0, "cpu": 3.0, "memory": 3 << 30, "gpu": 75.0, "seconds": 15.0, "gpu_memory": 2 << 30}
     ]
 
 

@@ -49,15 +49,17 @@ LOCAL = {
     "init": "init",
     "mcp": "mcp",
     "plugins": "plugins",
+    "report": "report {job} -o report.tgz",
     "rerun": "rerun {job}",
     "runopts": "runopts {backend}",
     "ssh-config": "ssh-config {job}",
     "top": "top",
     "tracker": "tracker",
     "ui": "ui",
+    "usage": "usage",
 }
 """Verbs that need not ask one."""
-ENDLESS = {"watch", "__complete"}
+ENDLESS = {"watch", "__complete", "__archive"}
 NEEDS = {"kubernetes": "kubernetes", "kubernetes_mcad": "kubernetes", "aws_batch": "aws", "aws_sagemaker": "aws"}
 """Backend -> extra without which it can do nothing. `local_docker` and the batch systems run without packages."""
 APP_IDS = {"aws_batch": "q:x-1", "aws_sagemaker": "x"}

@@ -18,6 +18,7 @@ ALL = {
     "torchx/retry": "standard",
     "torchx/timeout": "1h30m",
     "torchx/watchdog": "10m:retry",
+    "torchx/idle": "30m:cancel",
     "torchx/after": "ok:slurm://torchx/7 any:slurm://torchx/8",
     "torchx/notify": "slack, exec:./hook.sh",
     "torchx/notify-on": "start,fail",
@@ -25,6 +26,7 @@ ALL = {
     "torchx/uv": "1",
     "torchx/stage": "/data=d",
     "torchx/check-nodes": "net,gpus",
+    "torchx/spares": "2",
     "torchx/fetch": "runs/",
 }
 
@@ -38,6 +40,7 @@ def test_each_field_has_its_text_and_its_parser() -> None:
         retry=RetryRules.parse("standard"),
         timeout_s=5400,
         watchdog=Watchdog(600, "retry"),
+        idle=Watchdog(1800, "cancel"),
         after=(("ok", "slurm://torchx/7"), ("any", "slurm://torchx/8")),
         notify=("slack", "exec:./hook.sh"),
         notify_on=("start", "fail"),
@@ -45,6 +48,7 @@ def test_each_field_has_its_text_and_its_parser() -> None:
         uv=True,
         stage=(("/data", "d"),),
         check_nodes=("gpus", "net"),
+        spares=2,
         fetch=(("runs/", "runs/"),),
         texts=dict(zip(fields, ALL.values(), strict=True)),
     )
