@@ -76,7 +76,14 @@ def _row(pool: Pool, *, asked: bool) -> list[str]:
     nodes = total if pool.usable == pool.nodes else f"{pool.usable} of {total}"
     free = ["?" if n < 0 else str(n) for n in (pool.free_cpus, pool.free_memory_mb, pool.free_gpus)]
     free[1] = "?" if pool.free_memory_mb < 0 else size_text(pool.free_memory_mb << 20)
-    row = [pool.name, nodes, ", ".join(filter(None, parts)), free[0], free[1], free[2] if pool.gpus else "-"]
+    row = [
+        pool.name,
+        "quota" if pool.quota else nodes,
+        ", ".join(filter(None, parts)),
+        free[0],
+        free[1],
+        free[2] if pool.gpus else "-",
+    ]
     if asked:
         late = None if pool.start is None else pool.start - time.time()
         when = "-" if late is None else "now" if late < 60 else time.strftime("%b %d %H:%M", time.localtime(pool.start))

@@ -27,6 +27,7 @@ from torchx.schedulers.kit.foreign import ForeignJobs
 from torchx.schedulers.kit.nodes import Pool, pools_of
 from torchx.schedulers.kit.tasks import as_replicas
 from torchx.schedulers.kubernetes import doctor, gang, job_retries, names, request, sweeps
+from torchx.schedulers.kubernetes.api.errors import unless_forbidden
 from torchx.schedulers.kubernetes.api.rights import needed, role_manifest
 from torchx.schedulers.kubernetes.base import CAPABILITIES, KubeScheduler
 from torchx.schedulers.kubernetes.client import KubeApi
@@ -207,9 +208,15 @@ class KubernetesScheduler(KubeScheduler):
 
     def nodes(self, cfg: Mapping[str, CfgVal], need: Resource | None, count: int) -> Sequence[Pool]:  # noqa: ARG002
         """See :class:`torchx.schedulers.kit.abilities.ListsNodes`."""
+        from torchx.schedulers.kubernetes import quotas
         from torchx.schedulers.kubernetes.nodes import nodes
 
-        return pools_of(nodes(self._api(KubernetesOpts.from_cfg(cfg).context)), need)
+        opts = KubernetesOpts.from_cfg(cfg)
+        api = self._api(opts.context)
+        queues = quotas.pools(api, opts.namespace, need)
+        # whoever uses queues may often not see the nodes
+        found = unless_forbidden(lambda: nodes(api), []) if queues else nodes(api)
+        return [*pools_of(found, need), *queues]
 
     def diagnose(self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[KubernetesJob] | None = None) -> list[Check]:
         """See :class:`torchx.schedulers.kit.abilities.Diagnoses`."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from tests.backends.kubernetes import cluster
+from tests.backends.kubernetes.operators import defined, definition
+from torchx.cli.main import main
 from torchx.errors import NotFoundError
 from torchx.runner import get_runner
 from torchx.specs import AppDef, Resource, Role
@@ -33,3 +38,30 @@ def test_around_the_program(kubeconfig: str, namespace: str, image: str, monkeyp
         assert status is not None and "set-up failed: module load nope (exit 127)" in status.format()
         (pool,) = runner.nodes("kubernetes", cfg, Resource(1, 0, 64))
         assert pool.nodes == pool.usable == 1 and pool.cpus >= pool.free_cpus > 0 and pool.fitting >= 0
+
+
+def test_queues_of_kueue(
+    kubeconfig: str, namespace: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`torchx nodes` shows the queue of the namespace, with its quota."""
+    monkeypatch.setenv("KUBECONFIG", kubeconfig)
+    group = "kueue.x-k8s.io/v1beta1"
+    rows = [
+        {"group": group[:14], "version": "v1beta1", "kind": kind, "plural": f"{kind.lower()}s", "required": []}
+        for kind in ("LocalQueue", "ClusterQueue")
+    ]
+    kinds = [definition(row) for row in rows]
+    kinds[1]["spec"]["scope"] = "Cluster"
+    quota = {"name": "h100", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": 16}]}
+    used = {"name": "h100", "resources": [{"name": "nvidia.com/gpu", "total": "3"}]}
+    with defined(*kinds):
+        spec = {"resourceGroups": [{"coveredResources": ["nvidia.com/gpu"], "flavors": [quota]}]}
+        head: dict[str, Any] = {"apiVersion": group, "metadata": {"name": namespace}}
+        cluster.call("POST", f"/apis/{group}/clusterqueues", {**head, "kind": "ClusterQueue", "spec": spec})
+        path = f"/apis/{group}/clusterqueues/{namespace}/status"
+        cluster.call("PATCH", path, {"status": {"flavorsReservation": [used]}}, "application/merge-patch+json")
+        local = {**head, "kind": "LocalQueue", "spec": {"clusterQueue": namespace}}
+        cluster.call("POST", f"/apis/{group}/namespaces/{namespace}/localqueues", local)
+        main(["nodes", "-s", "kubernetes", "-cfg", f"namespace={namespace}", "--gpu", "h100:4"])
+        (row,) = [line.split("\t") for line in capsys.readouterr().out.splitlines() if line.startswith("queue")]
+        assert row == [f"queue {namespace} (h100)", "quota", "16 h100", "?", "?", "13", "3", "-"]

@@ -19,6 +19,9 @@ from torchx.schedulers.docker.nodes import nodes as docker_nodes
 from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.nodes import Node, Pool, pools_of
 from torchx.schedulers.kubernetes import nodes as kube
+from torchx.schedulers.kubernetes import quotas
+from torchx.schedulers.kubernetes.api.errors import FORBIDDEN, ApiError
+from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.lsf.nodes import nodes as lsf_nodes
 from torchx.schedulers.slurm import nodes as slurm
 from torchx.schedulers.slurm.options import SlurmOpts
@@ -210,6 +213,63 @@ def test_batch_that_starts_nothing(types: str) -> None:
     assert "it asks for 300 vCPUs" in pool.why and pool.fitting <= 0 and pool.usable
     with pytest.raises(NotFoundError, match="Batch has no queue `nope`"):
         batch(types, name="nope")
+
+
+FLAVORS = [
+    {"name": "cpu", "resources": [{"name": "cpu", "nominalQuota": "20"}, {"name": "memory", "nominalQuota": "64Gi"}]},
+    {"name": "h100", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": 16}]},
+]
+RESERVED = [
+    {"name": "cpu", "resources": [{"name": "cpu", "total": "7500m"}, {"name": "memory", "total": "80Gi"}]},
+    {"name": "h100", "resources": [{"name": "nvidia.com/gpu", "total": "3", "borrowed": "0"}]},
+]
+CLUSTER_QUEUE = {
+    "metadata": {"name": "all"},
+    "spec": {"resourceGroups": [{"coveredResources": [], "flavors": [flavor]} for flavor in FLAVORS]},
+    "status": {"flavorsReservation": RESERVED, "flavorsUsage": []},
+}
+
+
+def queues(need: Resource | None, local: Any = None, cluster: Any = None, group: str = "v1beta1") -> list[Pool]:
+    """The queue `team` of a namespace, whose cluster queue, unless it may be listed, has the quota above."""
+    spec = {"metadata": {"name": "team"}, "spec": {"clusterQueue": "all"}, **(local or {})}
+
+    class Api(KubeApi):
+        def items(self, path: str, query: Any = None) -> list[dict[str, Any]]:
+            if path.endswith("/clusterqueues") and cluster is None:
+                raise ApiError("forbidden", status=FORBIDDEN)
+            base = f"/apis/kueue.x-k8s.io/{group}"
+            found = {f"{base}/namespaces/a%2Fb/localqueues": [spec], f"{base}/clusterqueues": [cluster]}
+            if path not in found:
+                raise NotFoundError("the server could not find the requested resource")
+            return found[path]
+
+    return quotas.pools(Api(), "a/b", need)
+
+
+def test_queues_of_kueue() -> None:
+    """Quota, by flavor, and what is not reserved of it; borrowed amounts leave nothing."""
+    cpu, gpu = queues(Resource(4, 4, 1024, {GPU_TYPE: "h100"}), None, CLUSTER_QUEUE)
+    assert (cpu.name, cpu.quota, cpu.cpus, cpu.memory_mb, cpu.gpus) == ("queue team (cpu)", True, 20, 64 << 10, -1)
+    assert (cpu.free_cpus, cpu.free_memory_mb, cpu.fitting) == (12, 0, 0)
+    assert (gpu.name, gpu.gpu, gpu.cpus, gpu.gpus, gpu.free_gpus, gpu.fitting) == ("queue team (h100)", "h100", -1, 16, 13, 3)  # fmt: skip
+    assert queues(Resource(1, 1, 1, {GPU_TYPE: "a100"}), None, CLUSTER_QUEUE)[1].fitting == 0
+    assert queues(None, None, CLUSTER_QUEUE, group="v9") == []
+
+
+@pytest.mark.parametrize("who", ["local", "cluster"])
+def test_queues_that_admit_nothing(who: str) -> None:
+    """Stopped, or not active; without rights to cluster queues, the amounts are unknown."""
+    hold = {"spec": {"clusterQueue": "all", "stopPolicy": "Hold"}}
+    inactive = {"status": {"conditions": [{"type": "Active", "status": "False", "message": "no flavor"}]}}
+    stopped = {**CLUSTER_QUEUE, "spec": {**CLUSTER_QUEUE["spec"], "stopPolicy": "Hold"}}  # type: ignore[dict-item]
+    local, cluster = (hold, CLUSTER_QUEUE) if who == "local" else ({}, stopped)
+    for pool in queues(Resource(1, 1, 1), local, cluster):
+        assert (pool.usable, max(pool.free_cpus, pool.free_gpus), pool.fitting) == (0, 0, 0)
+        assert "is stopped" in pool.why
+    assert queues(None, inactive, CLUSTER_QUEUE)[0].why == "no flavor"
+    (unseen,) = queues(Resource(1, 0, 1))
+    assert (unseen.name, unseen.cpus, unseen.free_gpus, unseen.usable, unseen.fitting) == ("queue team", -1, -1, -1, -1)
 
 
 def test_a_size_that_fits_nowhere() -> None:

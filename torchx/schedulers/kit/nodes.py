@@ -32,6 +32,7 @@ class Pool:
         fitting: nodes that have room for a replica of the size asked for now; -1: none was asked for, or unknown.
         start: Unix time at which a job of the size asked for would start; None: the scheduler cannot say.
         why: why such a job cannot run here; empty if it can, or was not asked for.
+        quota: it is a queue with these amounts as its quota, not a set of nodes; ``fitting`` counts replicas.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Pool:
     fitting: int = -1
     start: float | None = field(default=None)
     why: str = ""
+    quota: bool = False
 
 
 def pools_of(nodes: Iterable[Node], need: Resource | None) -> list[Pool]:

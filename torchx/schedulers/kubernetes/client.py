@@ -48,6 +48,10 @@ PLURALS = {
     "AppWrapper": ("apis/workload.codeflare.dev/v1beta2", "appwrappers"),
     "AppWrapperV1Beta1": ("apis/mcad.ibm.com/v1beta1", "appwrappers"),
     "Workload": ("apis/kueue.x-k8s.io/v1beta2", "workloads"),
+    "LocalQueue": ("apis/kueue.x-k8s.io/v1beta2", "localqueues"),
+    "LocalQueueV1Beta1": ("apis/kueue.x-k8s.io/v1beta1", "localqueues"),
+    "ClusterQueue": ("apis/kueue.x-k8s.io/v1beta2", "clusterqueues"),
+    "ClusterQueueV1Beta1": ("apis/kueue.x-k8s.io/v1beta1", "clusterqueues"),
     "WorkloadV1Beta1": ("apis/kueue.x-k8s.io/v1beta1", "workloads"),
 }
 """Our name of a kind -> its base path and plural in the API."""

@@ -34,8 +34,8 @@ _OF_KIND = {
 
 _COSCHEDULED = {"CoschedulingPodGroup": "create"}
 
-_QUEUED = {"Workload": "list patch"}
-"""For removing a job from a queue of Kueue, and reporting why it waits there."""
+_QUEUED = {"Workload": "list patch", "LocalQueue": "list"}
+"""For removing a job from a queue of Kueue, reporting why it waits there, and the queues in `torchx nodes`."""
 _INLINE = {"ConfigMap": "create get"}
 _SWEEP = {"ConfigMap": "create get patch", "Pod": "list delete"}
 """For the values of a sweep, which is a Job, and for cancelling single tasks."""
