@@ -455,6 +455,27 @@ def test_files_of_this_machine(start: Any, there: Path, tmp_path: Path) -> None:
     assert (tmp_path / "c").read_bytes() == (there / "ckpt/a").read_bytes()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="copies within the kernel are of Linux")
+@pytest.mark.parametrize("pieces", [0, 1])
+def test_a_file_system_between_which_the_kernel_does_not_copy(
+    pieces: int, start: Any, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whenever it refuses, the rest is copied by reading and writing."""
+    calls: list[int] = []
+    sendfile = os.sendfile
+
+    def some(out: int, source: int, offset: None, count: int) -> int:
+        calls.append(out)
+        if len(calls) > pieces:
+            raise OSError(22, "Invalid argument")
+        return sendfile(out, source, offset, min(count, 100_000))
+
+    monkeypatch.setattr(os, "sendfile", some)
+    download(start, "ckpt/a", str(tmp_path / "a"), here=True)
+    assert (tmp_path / "a").read_bytes() == (there / "ckpt/a").read_bytes()
+    assert len(calls) > pieces
+
+
 class OwnWay:
     """A backend's own API: tar outside the replica, which does not see some files, or refuses."""
 
