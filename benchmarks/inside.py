@@ -23,7 +23,7 @@ ALLOWED_S = 0.15
 """What a command may take more than the tool."""
 
 _HANDLE = re.compile(r"\b(?:local_cwd|local_docker|slurm|kubernetes)://\S+")
-_PATIENCE_S = 120.0
+PATIENCE_S = 120.0
 _FILE = "big.bin"
 _THERE = "/tmp/torchx-bench"  # in a container, or of root's on a node of the tests
 
@@ -121,7 +121,7 @@ def _job(where: stage.Stage, env: Mapping[str, str], *args: str) -> str:
         raise Cannot(done.stderr.strip()[-300:])
     cancel = [*argv, "cancel", found.group()]
     where.at_last(lambda: subprocess.run(cancel, env=given, cwd=ROOT, check=False))
-    deadline = time.monotonic() + _PATIENCE_S
+    deadline = time.monotonic() + PATIENCE_S
     script = f"mkdir -p {_THERE}; head -c {where.sizes['copied_mb'] * 1_000_000} /dev/urandom >{_THERE}/{_FILE}"
     make = [*argv, "exec", found.group(), "--", "sh", "-c", script]
     while subprocess.run(make, env=given, cwd=where.folder, capture_output=True, check=False).returncode:

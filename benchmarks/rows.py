@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from benchmarks import images, inside, many, stage, topping, tracking
+from benchmarks import around, images, inside, many, stage, topping, tracking
 from benchmarks.contestants import OURS, Contestant
 from benchmarks.timing import Cannot, Sample, Samples, command, measure, program
 
@@ -279,6 +279,16 @@ ROWS = (
     ),
     Row("a key of `torchx top`, {runs} on record", 1, within(0.1, topping.key()), "what is allowed", weight=2),
     Row("{steps} calls of `progress(step)`, 20 us each", 1, within(2.0, api("steps", "steps")), "what is allowed"),
+    *(
+        Row(what, 1, sampler, "what is allowed", weight=0.4)
+        for what, sampler in (
+            ("set-up lines of 4 replicas on `local_cwd`, 50 ms each", around.adds(0.2, "--setup", "A=1", replicas=4)),
+            ("`--check-nodes` on `local_cwd`, two good replicas", around.adds(10.0, "--check-nodes", replicas=2)),
+            ("second job with `--stage` of {copied_mb} MB", around.adds(1.0, "--stage", "{file}={folder}/staged.bin")),
+            ("start in an allocation (`in=JOBID`), above `srun`", around.step(0.15)),
+        )
+    ),
+    Row("`torchx cp` of {copied_mb} MB of an ended job", 1.3, around.ended_copy(), "`cp`", weight=0.4),
     Row("sweep of {tasks} times `true` on `local_cwd`", 2, many.here, "a pool of threads", weight=0.1),
 )
 """In the order of the table."""
