@@ -123,3 +123,17 @@ def test_what_is_no_pair(wrong: str) -> None:
     """The message has an example."""
     with pytest.raises(SpecError, match="--stage"):
         parse_stage(wrong)
+
+
+@pytest.mark.parametrize("contained", [False, True])
+def test_a_source_that_is_missing(
+    contained: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a container, a folder of the node may only not be mounted."""
+    (tmp_path / "mark").touch()
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setattr(stage_node, "_CONTAINED", (str(tmp_path / ("mark" if contained else "none")),))
+    assert stage_node.main([f"{tmp_path}/nosuch"]) == 1
+    where = "in this container: mount it, or give a URL" if contained else "on this node"
+    said = f"torchx: `{tmp_path}/nosuch` cannot be staged: there is no such file or folder {where}\n"
+    assert capsys.readouterr().err == said

@@ -14,6 +14,7 @@ import sys
 from typing import Any
 
 CACHE = os.environ.get("TORCHX_STAGE_DIR") or f"/tmp/torchx-stage-{os.getuid()}"  # noqa: S108  # on the node itself
+_CONTAINED = ("/.dockerenv", "/run/.containerenv")  # files of Docker and Podman
 MAX_BYTES = float(os.environ.get("TORCHX_STAGE_GB") or 500) * 1e9
 
 
@@ -24,7 +25,9 @@ class StageError(Exception):
 def local_files(source: str) -> dict[str, tuple[int, str]]:
     """Return size and version of each file, by its path below the source; empty path: the source is a file itself."""
     if not os.path.exists(source):
-        raise StageError("there is no such file or folder on this node")
+        contained = any(map(os.path.exists, _CONTAINED)) or "KUBERNETES_SERVICE_HOST" in os.environ
+        where = "in this container: mount it, or give a URL" if contained else "on this node"
+        raise StageError(f"there is no such file or folder {where}")
     found = {}
     folders = os.walk(source, followlinks=True, onerror=_raise) if os.path.isdir(source) else [("", [], [source])]
     for folder, _, names in folders:
