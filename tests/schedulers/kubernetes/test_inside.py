@@ -22,6 +22,7 @@ from torchx.errors import BackendError, NotFoundError
 from torchx.runner.inside.forward import Forwarding, OwnForwarding, forwarding
 from torchx.schedulers.kit.inside import STDERR, STDOUT, Tty
 from torchx.schedulers.kit.inside.spawned import SpawnedProcess
+from torchx.schedulers.kubernetes import claims
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.inside import PodPort, PodProcess, port_opener
 
@@ -322,3 +323,39 @@ def test_who_passes_no_streams_is_named(kubelet: Callable[..., Kubelet]) -> None
     node = kubelet(answer=b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
     with pytest.raises(BackendError, match="does not support streams"):
         entered(node)
+
+
+def test_the_pod_that_reads_claims_is_like_the_one_that_ended() -> None:
+    """Same image, user and nodes; only its claims, read-only; nothing of secrets, labels and sizes; it ends by itself."""
+    claim = {"name": "d", "persistentVolumeClaim": {"claimName": "data"}}
+    mounts = [{"name": "d", "mountPath": "/d", "subPath": "s"}, {"name": "e", "mountPath": "/e"}]
+    container = {
+        "name": "w",
+        "image": "i",
+        "volumeMounts": mounts,
+        "workingDir": "/d/w",
+        "securityContext": {"runAsUser": 7},
+    }
+    spec = {
+        "containers": [container],
+        "volumes": [claim, {"name": "e", "secret": {"secretName": "s"}}],
+        "tolerations": [{"key": "gpu"}],
+        "serviceAccountName": "powerful",
+    }
+    about = {"name": "p", "namespace": "n", "labels": {"a": "b"}, "ownerReferences": [{"uid": "u", "controller": True}]}
+    api: Any = None
+    places = claims.kept(api, {"metadata": about, "spec": spec})
+    assert [(place.where, place.folder, place.within) for place in places] == [
+        ("claim `data`:/d/w", "/d/w", ("/d",)),
+        ("claim `data`:/d", "/d", ("/d",)),
+    ]
+    made = claims._helper({"metadata": about, "spec": spec}, [{**mounts[0], "readOnly": True}])
+    assert "labels" not in made["metadata"] and made["metadata"]["ownerReferences"][0]["controller"] is False
+    helper = made["spec"]
+    assert helper["volumes"] == [claim] and helper["tolerations"] == [{"key": "gpu"}]
+    assert "serviceAccountName" not in helper and helper["automountServiceAccountToken"] is False
+    assert 0 < helper["activeDeadlineSeconds"] <= 3600
+    (one,) = helper["containers"]
+    assert (one["image"], one["securityContext"], one["volumeMounts"]) == ("i", {"runAsUser": 7}, [{**mounts[0], "readOnly": True}])  # fmt: skip
+    without = {**spec, "volumes": spec["volumes"][1:]}
+    assert claims.kept(api, {"metadata": about, "spec": without}) == []

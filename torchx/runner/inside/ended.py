@@ -12,7 +12,7 @@ from torchx.runner.inside.copy import Copied, Progress, download, download_archi
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.kit.abilities import KeepsFiles
 from torchx.schedulers.kit.inside import NotRunningError
-from torchx.schedulers.kit.inside.kept import Kept
+from torchx.schedulers.kit.inside.kept import Kept, below
 
 
 def download_kept(
@@ -35,12 +35,16 @@ def download_kept(
     if not places:
         raise running
     source, target = ends
-    for place in places:
-        try:
-            return _from(place, source, target, progress, private)
-        except NotFoundError:
-            if not target:
-                raise
+    try:
+        for place in places:
+            try:
+                return _from(place, source, target, progress, private)
+            except NotFoundError:
+                if not target:
+                    raise
+    finally:
+        for place in places:
+            place.close()
     looked = ", ".join(place.where for place in places)
     raise NotFoundError(
         f"{running}, and there is no `{source}` where its files are: {looked}", hint="paths are relative to these"
@@ -49,6 +53,8 @@ def download_kept(
 
 def _from(place: Kept, source: str, target: str, progress: Progress, private: Callable[[str], bool]) -> Copied:
     path = posixpath.join(place.folder, source)
+    if place.within and not below(posixpath.normpath(path), place.within):
+        raise NotFoundError(f"`{path}` is not in {place.where}")
     if place.here and _is_same(path, target):
         return Copied(0, 0, 1, [])
     if place.start is not None:

@@ -14,6 +14,7 @@ from torchx.schedulers.kit.caps import COMMON
 from torchx.schedulers.kit.change_stream import ChangeStream
 from torchx.schedulers.kit.facts import JobFacts
 from torchx.schedulers.kit.inside import Duplex, InsideProcess, Tty, described
+from torchx.schedulers.kit.inside.kept import Kept
 from torchx.schedulers.kit.logs import LogQuery, refuse_streams
 from torchx.schedulers.kit.metrics import ReplicaMetrics
 from torchx.schedulers.kit.secrets import revealed
@@ -338,6 +339,13 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         if not inside.is_running(pods):
             raise described(self.describe(app_id), app_id, role, k)
         return pods[-1]
+
+    def kept(self, app_id: str, role: str, k: int, cwd: str) -> Sequence[Kept]:  # noqa: ARG002  # the ability's signature
+        """See :class:`torchx.schedulers.kit.abilities.KeepsFiles`: what is on claims, of pods that have ended."""
+        from torchx.schedulers.kubernetes.claims import kept
+
+        pods = self._look_at_pods(app_id).pods_of(role, k)
+        return kept(self._api_of(app_id), pods[-1]) if pods and is_terminal(read_pods(pods)[-1].facts.state) else []
 
     def metrics(self, app_id: str) -> _Metrics | None:
         """See :class:`torchx.schedulers.kit.abilities.ReportsUsage`."""

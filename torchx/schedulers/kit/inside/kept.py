@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -22,6 +22,8 @@ class Kept(NamedTuple):
         archive: returns a tar stream of an absolute path.
         here: it is a folder of this machine.
         folder: its absolute path.
+        within: only paths in these folders are of the replica; empty: all are.
+        close: ends what ``start`` needed.
     """
 
     where: str
@@ -29,6 +31,17 @@ class Kept(NamedTuple):
     start: Callable[[Sequence[str]], InsideProcess] | None = None
     archive: Callable[[str], InsideProcess] | None = None
     here: bool = False
+    within: Sequence[str] = ()
+    close: Callable[[], None] = lambda: None
+
+
+def below(path: str, folders: Iterable[str]) -> bool:
+    """Whether a path is one of these folders, or in one.
+
+    >>> below("/data/x", ["/data"]), below("/data2", ["/data"]), below("/x", ["/"])
+    (True, False, True)
+    """
+    return any(path == folder or path.startswith(f"{folder.rstrip('/')}/") for folder in folders)
 
 
 def folders(

@@ -41,6 +41,8 @@ _SWEEP = {"ConfigMap": "create get patch", "Pod": "list delete"}
 """For the values of a sweep, which is a Job, and for cancelling single tasks."""
 
 
+_COPY = {"Pod": "create list delete"}
+"""For `torchx cp` of a job that has ended, from its claims: see :mod:`torchx.schedulers.kubernetes.claims`."""
 _GANG = {"PodGroupV1Alpha2": "create get"}
 """For a gang of plain Jobs, where the cluster schedules gangs."""
 
@@ -60,7 +62,7 @@ def role_manifest(kind: str, namespace: str, *, queued: bool, inline: bool = Fal
     ``inline`` code in a ConfigMap.
     """
     own = needed(kind, queued=queued, inline=inline, coscheduled=coscheduled)
-    rights = {**own, **(_SWEEP | _GANG if kind == names.JOB else {})}
+    rights = {**own, **(_SWEEP | _GANG if kind == names.JOB else {}), **_COPY}
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
