@@ -336,7 +336,7 @@ def test_the_pod_that_reads_claims_is_like_the_one_that_ended() -> None:
         "workingDir": "/d/w",
         "securityContext": {"runAsUser": 7},
     }
-    spec = {
+    spec: dict[str, Any] = {
         "containers": [container],
         "volumes": [claim, {"name": "e", "secret": {"secretName": "s"}}],
         "tolerations": [{"key": "gpu"}],
