@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from torchx.errors import SpecError
+from torchx.errors import NotSupportedError, SpecError
 from torchx.runner import get_runner
-from torchx.specs import AppDef, Role
+from torchx.specs import AppDef, Resource, Role
 from torchx.specs.wishes import Wishes
 from torchx.supervisor.idle import Idle
 
@@ -21,11 +23,12 @@ EVERY_S = 1.0
 class Job:
     """A job of two replicas, whose samples and first step the test writes."""
 
-    def __init__(self, folder: Path, seconds: float = 10.0) -> None:
+    def __init__(self, folder: Path, seconds: float = 10.0, *, plain: bool = False) -> None:
         self.files = [folder / f"metrics{k}" for k in range(2)]
         self.steps = folder / "steps"
         files = [str(path) for path in self.files]
-        self.idle = Idle({"seconds": seconds, "action": "notify", "files": files}, [str(self.steps)], EVERY_S)
+        options: Any = {"seconds": seconds, "action": "notify", "files": files, "plain": plain}
+        self.idle = Idle(options, [str(self.steps)], EVERY_S)
         self.now = 100.0
         self.idle.begin(self.now)
 
@@ -73,6 +76,71 @@ def test_the_first_step_of_a_gpu_counts_without_reports(tmp_path: Path) -> None:
     assert not job.turns()
     job.sampled(0.01, 0.01, gpus=[0])
     assert len(job.turns()) == 1
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_no_false_alarm_in_slow_starts_of_plain_jobs(tmp_path: Path, seed: int) -> None:
+    """Imports of any share of the processors are shorter than a tenth of the time; waits follow them."""
+    job = Job(tmp_path, 10.0, plain=True)
+    _rows(job, [(0.9 * (seed + 1) / 100 + 0.05 * k, 1.0 + seed % 3) for k in range(2)])
+    assert not job.turns(60)
+
+
+@pytest.mark.parametrize(("plain", "work_s", "found"), [(True, 2.0, 1), (True, 0.5, 0), (False, 9.0, 0)])
+def test_work_of_processors_is_a_first_step_of_plain_jobs(
+    tmp_path: Path, plain: bool, work_s: float, found: int
+) -> None:
+    """Ten seconds allowed: it must have worked for one."""
+    job = Job(tmp_path, plain=plain)
+    _rows(job, [(work_s / 2, 0.8), (work_s, 0.9)])
+    assert len(job.turns()) == found
+
+
+def _rows(job: Job, busy: list[tuple[float, float]]) -> None:
+    """Busy samples of replica 0, at these seconds after the begin, and an idle one after them and of replica 1."""
+    rows = [*busy, (busy[-1][0] + 0.1, 0.0)]
+    job.idle._from -= 100.0
+    for path, samples in zip(job.files, (rows, rows[-1:]), strict=True):
+        lines: list[dict[str, Any]] = [{"t": job.idle._from + t, "cpu": cpu, "gpu": []} for t, cpu in samples]
+        path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+        job.idle._checked = lines[-1]["t"]  # the earlier ones have been seen
+
+
+def test_jobs_in_which_work_of_processors_is_not_a_first_step() -> None:
+    """Something else runs before the program, or it has GPUs."""
+    assert _is_plain(AppDef("a", [Role("r", "")]))
+    for metadata in ({"torchx/setup": "true"}, {"torchx/stage": "/data=d"}, {"torchx/uv": "1"}):
+        assert not _is_plain(AppDef("a", [Role("r", "")], metadata))
+    assert not _is_plain(AppDef("a", [Role("r", ""), Role("g", "", resource=Resource(1, 1, 1))]))
+
+
+def _is_plain(app: AppDef) -> bool:
+    return Wishes.of(app).is_plain(app.roles)
+
+
+def test_a_plain_script_that_works_and_then_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reports nothing: its work is enough."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".torchxconfig").write_text("[metrics]\nevery = 1s\n")
+    work = "import time\nwhile time.process_time() < 2: pass\ntime.sleep(600)"
+    role = Role("r", "", entrypoint=sys.executable, args=["-c", work])
+    with get_runner() as runner:
+        handle = runner.run(AppDef("a", [role], {"torchx/idle": "4s:cancel"}), "local_cwd")
+        status = runner.wait(handle, wait_interval=0.1)
+    assert status is not None and str(status.state) == "FAILED"
+    assert "idle for " in status.msg
+
+
+def test_what_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No samples; and a checkpoint that nobody would ask for."""
+    monkeypatch.chdir(tmp_path)
+    wish = {"torchx/idle": "4s:checkpoint", "torchx/retry": "standard"}
+    with get_runner() as runner:
+        with pytest.raises(NotSupportedError, match="cannot ask for a checkpoint of an idle job"):
+            runner.dryrun(AppDef("a", [Role("r", "i", entrypoint="x")], wish), "local_docker")
+        (tmp_path / ".torchxconfig").write_text("[metrics]\nevery = 0\n")
+        with pytest.raises(SpecError, match="`--idle` needs samples"):
+            runner.dryrun(AppDef("a", [Role("r", "", entrypoint="true")], wish), "local_cwd")
 
 
 def test_one_busy_replica_or_missing_samples_are_enough(tmp_path: Path) -> None:

@@ -295,7 +295,7 @@ def call_runner(runner: Runner, verb: str, run_args: TorchXRunArgs, *, sweep: bo
                 note(f"Waiting for {handle}")
                 wait_for(runner, condition, handle)
     app.metadata.update(wishes)
-    if "hang" in run_args.notify_on and "torchx/watchdog" not in app.metadata:
+    if "hang" in run_args.notify_on and not {"torchx/watchdog", "torchx/idle"} & app.metadata.keys():
         warn("a hang is only detected with a watchdog: add `--watchdog 10m`, for example")
     return getattr(runner, verb)(app, run_args.scheduler, **given)
 

@@ -92,6 +92,7 @@ class DockerScheduler(ManagesJobs):
         retry_actions=("retry", "mem"),
         timeout="yes",
         watchdog=True,
+        idle=True,
         mounts=("bind", "volume", "device"),
         workspaces=True,
         image_program=True,

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
         action: str  # `stacks`, `cancel` or `retry`
         program: list[str]  # inspects the job, prints a sentence, followed by the stacks
         files: Sequence[str]  # logs and marks of progress
+        plain: bool  # of `idle`: no set-up, staging or GPUs, so that the work of processors is a first step
 
     class RetentionRequest(TypedDict):
         """Limits that the supervisor applies to old jobs at its end."""

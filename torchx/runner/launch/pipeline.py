@@ -129,6 +129,8 @@ def dry_run(
         from torchx.runner.launch.sampling import sample_s
 
         made.sample_s = sample_s(section)
+        if not made.sample_s and Wishes.of(app).idle:
+            raise SpecError("`--idle` needs samples, and `every` of `[metrics]` is 0", hint="omit one of them")
     return info
 
 
@@ -186,6 +188,9 @@ def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settin
     if wishes.idle and not backend.capabilities.idle:
         said = f"`{scheduler}` cannot detect idle jobs"
         raise NotSupportedError(said, hint="omit `--idle`; `torchx metrics JOB` shows what a job uses")
+    if wishes.idle and wishes.idle.action == "checkpoint" and "checkpoint" not in backend.capabilities.retry_actions:
+        said = f"`{scheduler}` cannot ask for a checkpoint of an idle job"
+        raise NotSupportedError(said, hint=f"for example `--idle {wishes.texts['idle'].partition(':')[0]}:cancel`")
     if wishes.after:
         from torchx.runner.launch.after import check_after
 

@@ -77,7 +77,9 @@ def _kill_in_s(job: Job, history: History | None, now: float) -> float | None:
 def _why_late(job: Job, hang: str) -> str:
     rules = gangs.rules_of(job)
     if any(c.mark.silent for c in job.containers):
-        return hang or f"it was silent for longer than its watchdog allows (`{rules.watchdog}`)"
+        if hang or not rules.watchdog:
+            return hang or f"it was idle for longer than allowed (`{rules.idle}`)"
+        return f"it was silent for longer than its watchdog allows (`{rules.watchdog}`)"
     return f"it reached its time limit{' of ' + rules.timeout if rules.timeout else ''}"
 
 

@@ -35,6 +35,7 @@ _NEEDS_WATCHER = {
     "policy": ("retry", "apply the retry policy"),
     "timeout": ("timeout", "enforce the time limit"),
     "watchdog": ("watchdog", "detect that the job is silent"),
+    "idle": ("idle", "detect that the job is idle"),
 }
 
 
@@ -44,8 +45,8 @@ def marks(policy: str) -> dict[str, str]:
 
 
 def wishes(app: AppDef, caps: Capabilities, place: str) -> dict[str, str]:
-    """Return the ``policy``, ``timeout`` and ``watchdog`` of a job, for :class:`gangs.Rules`; its ``place`` may be
-    empty.
+    """Return the ``policy``, ``timeout``, ``watchdog`` and ``idle`` of a job, for :class:`gangs.Rules`; its ``place``
+    may be empty.
 
     Raises:
         SpecError: the policy is invalid.
@@ -59,8 +60,10 @@ def wishes(app: AppDef, caps: Capabilities, place: str) -> dict[str, str]:
         "timeout": texts.get("timeout_s", ""),
         "watchdog": texts.get("watchdog", ""),
     }
+    if idle := texts.get("idle", ""):
+        found |= {"idle": idle, "plain": "yes" if Wishes.of(app).is_plain(app.roles) else ""}
     for name, (option, do) in _NEEDS_WATCHER.items():
-        if found[name] and not place:
+        if found.get(name) and not place:
             raise NotSupportedError(
                 f"no watcher could {do}: only this process can reach its engine",
                 hint=f"set `DOCKER_HOST` to the engine's address, or omit `--{option}`",

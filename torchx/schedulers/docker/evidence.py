@@ -75,7 +75,8 @@ def attempts_of(client: Any, job: Job) -> list[Attempt]:
 
 def hang_of(client: Any, job: Job) -> str:
     """Return the last finding of the job's watchdog; empty if there is none."""
-    return file_in(client, job.first().id, f"/{HANG_FILE}") or "" if rules_of(job).watchdog else ""
+    rules = rules_of(job)
+    return file_in(client, job.first().id, f"/{HANG_FILE}") or "" if rules.watchdog or rules.idle else ""
 
 
 def tar_of(texts: dict[str, str]) -> bytes:

@@ -32,6 +32,8 @@ def export(job: DockerJob, bases: Mapping[str, str]) -> Export:
         notes.append("Retries of a role or of the whole job are not exported: the first failure is final.")
     if job.rules.watchdog:
         notes.append(f"No watchdog detects that the job is silent (`{job.rules.watchdog}`).")
+    if job.rules.idle:
+        notes.append(f"An idle job is not detected (`{job.rules.idle}`).")
     text = to_yaml({"services": services, **({"volumes": volumes} if volumes else {})}, in_lines=True)
     return Export(
         files={COMPOSE: text, MACHINERY: read_script(__file__, "export.sh"), **files},

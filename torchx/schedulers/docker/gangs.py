@@ -21,7 +21,7 @@ CANCEL_GRACE_S = 10
 """Default seconds between SIGTERM and SIGKILL."""
 
 REPLICA = "REPLICA"
-_OPTIONAL = ("policy", "timeout", "watchdog")
+_OPTIONAL = ("policy", "timeout", "watchdog", "idle", "plain")
 _AS_GANG = {AppState.FAILED: "FAILED", AppState.SUCCEEDED: "SUCCEEDED", AppState.CANCELLED: "CANCELLED"}
 
 
@@ -36,6 +36,8 @@ class Rules:
         policy: retry policy by cause, see :class:`torchx.specs.wishes.retries.RetryRules`; empty: none.
         timeout: time limit of an attempt, such as ``2h``; empty: none.
         watchdog: permitted silence and the action after it, such as ``10m:cancel``; empty: none.
+        idle: time without use, and the action after it; empty: not watched. See :mod:`torchx.specs.wishes.idle`.
+        plain: not empty: work of processors is a first step.
     """
 
     retries: Mapping[str, tuple[int, str]] = field(default_factory=dict)
@@ -44,6 +46,8 @@ class Rules:
     policy: str = ""
     timeout: str = ""
     watchdog: str = ""
+    idle: str = ""
+    plain: str = ""
 
     def to_json(self) -> str:
         """Return the label's value."""
@@ -57,7 +61,7 @@ def rules_for(app: AppDef, grace_s: int, place: str, **wishes: str) -> Rules:
 
     Args:
         place: where its watcher would run; empty: it cannot have one, and the engine restarts each container by itself.
-        wishes: ``policy`` (which replaces ``max_retries``), ``timeout`` and ``watchdog`` of :class:`Rules`.
+        wishes: ``policy`` (which replaces ``max_retries``) and the optional fields after it of :class:`Rules`.
     """
     if wishes.get("policy"):
         return Rules({role.name: (0, REPLICA) for role in app.roles}, grace_s, place, **wishes)

@@ -43,11 +43,14 @@ class ContainersWatchdog:
         self._attempt: tuple[int, int] | None = None
         self._last: dict[str, bytes] = {}  # container id -> last line and mark, the most recent writer last
         self._signs_seen = 0
+        self._watchdog = self._watching(app_id, wish)
+        self.action = self._watchdog.action
+
+    def _watching(self, app_id: str, wish: str) -> Watchdog:
         found = parse_watchdog(wish)
         program = own_program("torchx.schedulers.docker.hangs", app_id)
-        settings: WatchdogRequest = {"seconds": found.seconds, "program": program}
-        self._watchdog = Watchdog(settings, dict(os.environ), self._signs)
-        self.action = found.action
+        settings: WatchdogRequest = {"seconds": found.seconds, "action": found.action, "program": program}
+        return Watchdog(settings, dict(os.environ), self._signs)
 
     @property
     def silent(self) -> bool:

@@ -49,6 +49,7 @@ class ContainersSampler:
 
     def __init__(self, engine: EngineHttp) -> None:
         self._engine = engine
+        self.started: dict[str, float] = {}  # container id -> Unix time, of those with samples
         self._files: dict[str, list[str]] = {}  # container id -> lines of its file
         self._before: dict[str, tuple[float, float]] = {}  # container id -> time and CPU seconds of the last sample
 
@@ -60,13 +61,17 @@ class ContainersSampler:
                 self._sample(container)
         return _SHARE * (time.monotonic() - began)
 
+    def lines(self, container_id: str) -> list[str]:
+        """Return the file of a container, as far as it is known."""
+        return self._files.get(container_id, [])
+
     def _sample(self, container: Container) -> None:
         path = f"/containers/{container.id}"
         try:
             details = self._engine.get(f"{path}/json")
             stats = self._engine.get(f"{path}/stats", {"stream": 0, "one-shot": 1})
             lines = self._files.get(container.id) or text_in(self._engine, container.id, METRICS_FILE).splitlines(True)
-            started = seconds(details["State"]["StartedAt"])
+            self.started[container.id] = started = seconds(details["State"]["StartedAt"])
             found = usage(details, stats, self._before.get(container.id, (started, 0.0)), started)
         except (RefusedError, KeyError, TypeError):  # removed, or it has just ended
             return

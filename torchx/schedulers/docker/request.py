@@ -104,8 +104,8 @@ class DockerJob:
 
     def __str__(self) -> str:
         lines = [f"app_id: {self.app_id}", f"network: {self.app_id}"]
-        wishes = {"retry": self.rules.policy, "timeout": self.rules.timeout, "watchdog": self.rules.watchdog}
-        lines += [f"{name}: {wish}" for name, wish in wishes.items() if wish]
+        names = {"retry": "policy", "timeout": "timeout", "watchdog": "watchdog", "idle": "idle"}
+        lines += [f"{name}: {wish}" for name, rule in names.items() if (wish := getattr(self.rules, rule))]
         lines += [f"push: {repository}:{tag}" for repository, tag in self.images_to_push.values()]
         by_role: dict[str, list[DockerContainer]] = {}
         for container in self.containers:

@@ -97,7 +97,7 @@ class Watcher:
         self._sample_s = sample_s
         self._sample_due = clock() + (sample_s if first_s is None else first_s) if sample_s else sys.maxsize
         self._sampler: ContainersSampler | None = None
-        self._watchdog: ContainersWatchdog | None = None
+        self._watchdogs: list[ContainersWatchdog] | None = None
         self._label = f"{LABEL_APP_ID}={app_id}"
         self._ended: dict[str, float] = {}  # container id -> when an event reported its exit
         self._began: dict[int, float] = {}  # attempt with a time limit -> when it began, by our clock
@@ -205,26 +205,38 @@ class Watcher:
         return self._began[attempt] + parse_timeout(limit) - self.clock()
 
     def _watch_silence(self, job: Job) -> float:
-        """Stop the attempt if it is silent. Returns the seconds until the next check; 0 if it was stopped."""
-        wish = gangs.rules_of(job).watchdog
-        if not wish:
-            return LOOK_S
-        if self._watchdog is None:
-            from torchx.schedulers.docker.hangs import ContainersWatchdog
-
-            self._watchdog = ContainersWatchdog(self.engine, self.app_id, wish)
-        watchdog = self._watchdog
+        """Stop the attempt if it is silent or idle. Returns the seconds until the next check; 0 if it was stopped."""
+        rules, wait_s = gangs.rules_of(job), LOOK_S
+        if not rules.watchdog and not rules.idle:
+            return wait_s
+        if self._watchdogs is None:
+            self._watchdogs = self._watching(rules)
         _reap()
-        finding, due = watchdog.look(job, self.clock())
-        if finding and watchdog.silent:
-            if self.at_end:
-                from torchx.supervisor.at_end import spawn
+        for watchdog in self._watchdogs:
+            finding, due = watchdog.look(job, self.clock())
+            if finding and watchdog.silent:
+                if self.at_end:
+                    from torchx.supervisor.at_end import spawn
 
-                spawn(self.at_end, f"{self.clock():.0f}")  # it checks whether a notice of a hang is due
-            if watchdog.action != "stacks":
-                self._stop(job, late=True, silent=True, final=watchdog.action == "cancel")
-                return 0.0
-        return max(due - self.clock(), 0.01)
+                    spawn(self.at_end, f"{self.clock():.0f}")  # it checks whether a notice of a hang is due
+                if watchdog.action in ("cancel", "retry"):
+                    self._stop(job, late=True, silent=True, final=watchdog.action == "cancel")
+                    return 0.0
+            wait_s = min(wait_s, max(due - self.clock(), 0.01))
+        return wait_s
+
+    def _watching(self, rules: gangs.Rules) -> list[ContainersWatchdog]:
+        from torchx.schedulers.docker.hangs import ContainersWatchdog
+
+        found = [ContainersWatchdog(self.engine, self.app_id, rules.watchdog)] if rules.watchdog else []
+        if rules.idle:
+            from torchx.schedulers.docker.idle import ContainersIdle
+            from torchx.schedulers.docker.metrics import ContainersSampler
+
+            self._sampler = self._sampler or ContainersSampler(self.engine)
+            idle = ContainersIdle(self.engine, self._sampler, rules.idle, self._sample_s, plain=bool(rules.plain))
+            found.append(idle)
+        return found
 
     def _sample(self, job: Job) -> float:
         """Sample the resource usage if it is due. Returns the seconds until the next sample."""

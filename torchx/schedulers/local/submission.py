@@ -68,7 +68,7 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
         "grace_s": request.cancel_grace_s,
         "roles": roles,
         "again": _prepare_retries(folder, roles, request.retry),
-        "idle": _idle(roles, request.idle),
+        "idle": _idle(roles, request.idle, app),
         "watchdog": _watchdog(folder, roles, request.watchdog),
         "limit": _limit(folder, request) if request.timeout or request.retry else {},
         "sample_s": SAMPLE_S if info.submission.sample_s is None else info.submission.sample_s,
@@ -131,15 +131,21 @@ def _watchdog(folder: str, roles: list[RoleRequest], text: str) -> WatchdogReque
     }
 
 
-def _idle(roles: list[RoleRequest], text: str) -> WatchdogRequest:
+def _idle(roles: list[RoleRequest], text: str, app: AppDef | None) -> WatchdogRequest:
     """Return the options for idle jobs; empty if there are none."""
     if not text:
         return {}
+    from torchx.specs.wishes import Wishes
     from torchx.specs.wishes.idle import parse_idle
 
     wish = parse_idle(text)
     files = [f"{replica['folder']}/{METRICS_FILE}" for role in roles for replica in role["replicas"]]
-    return {"seconds": wish.seconds, "action": wish.action, "files": files}
+    return {
+        "seconds": wish.seconds,
+        "action": wish.action,
+        "files": files,
+        "plain": app is not None and Wishes.of(app).is_plain(app.roles),
+    }
 
 
 def _limit(folder: str, request: PopenRequest) -> LimitRequest:

@@ -13,9 +13,9 @@ from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from torchx.specs.api import AppDef
+    from torchx.specs.api import AppDef, Role
     from torchx.specs.wishes.retries import RetryRules
     from torchx.specs.wishes.watchdog import Watchdog
 
@@ -48,6 +48,16 @@ class Wishes:
         5400
         """
         return Wishes.read(app.metadata or {}) if app is not None else Wishes()
+
+    def is_plain(self, roles: Iterable[Role]) -> bool:
+        """Whether nothing runs before the program, which uses no GPUs: work of processors is its first step.
+
+        >>> from torchx.specs import Resource, Role
+        >>> Wishes().is_plain([Role("r", "")]), Wishes().is_plain([Role("r", "", resource=Resource(1, 1, 1))])
+        (True, False)
+        """
+        before = self.setup or self.uv or self.stage or self.check_nodes
+        return not before and all(role.resource.gpu <= 0 for role in roles)
 
     @staticmethod
     def read(metadata: Mapping[str, str]) -> Wishes:
