@@ -128,6 +128,16 @@ def test_deep_here(torchx: Call, project: Path) -> None:
     assert runs(torchx) == []
 
 
+def test_deep_runs_the_set_up(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines that fail are the finding; a folder's own file is trusted first."""
+    (project / ".torchxconfig").write_text("[local_cwd]\nsetup = module load nope\n")
+    assert "`torchx configure --trust`" in torchx("doctor", "-s", "local_cwd", "--deep").out
+    monkeypatch.setenv("TORCHX_TRUST", "1")
+    done = torchx("doctor", "-s", "local_cwd", "--deep")
+    assert done.code == 1
+    assert "set-up failed: module load nope (exit 127)" in done.out
+
+
 def test_deep_without_an_end(torchx: Call, project: Path, paper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job that stays in the queue is an unknown finding, and is cancelled."""
     from torchx.specs import AppState
