@@ -6,6 +6,7 @@ https://kubernetes.io/docs/concepts/storage/persistent-volumes/#persistentvolume
 from __future__ import annotations
 
 import secrets
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -20,7 +21,6 @@ from torchx.schedulers.kubernetes.names import Object
 from torchx.schedulers.kubernetes.pods.events import why_it_does_not_start
 from torchx.schedulers.kubernetes.pods.facts import main_container, read_pod
 from torchx.specs.api import is_terminal
-from torchx.util.notices import logger
 
 _LIFE_S = 3600
 """After this time the cluster ends a pod whose torchx was killed; it is deleted with the job."""
@@ -78,12 +78,8 @@ class ClaimReader:
         """
         if self._pod is None:
             about = self._item["metadata"]
-            logger("torchx.schedulers").info(
-                "the pod `%s` is created in `%s` to read the claim %s, and deleted afterwards",
-                about["name"],
-                about["namespace"],
-                self._claims,
-            )
+            where = f"pod {about['namespace']}/{about['name']}"
+            sys.stderr.write(f"creating {where} to read the claim {self._claims}; it is deleted afterwards\n")
             self._is_made = True  # also if the answer is lost
             self._api.create(self._item)
             self._pod = self._running()
