@@ -110,6 +110,7 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
         retry_actions=("retry", "avoid", "mem", "checkpoint"),
         timeout="time",
         watchdog=True,
+        idle=True,
         after=("ok", "any", "fail"),
     )
     transient = re.compile(
@@ -164,7 +165,8 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
 
             return AppDryRunInfo(script_request(app, opts, name=name), str)
         request = make_request(app, opts, name=name, cwd=cwd, retry=retry)
-        request.watchdog = wishes.texts.get("watchdog", "")
+        request.watchdog, request.idle = (wishes.texts.get(name, "") for name in ("watchdog", "idle"))
+        request.plain = wishes.is_plain(app.roles)
         if wishes.notify:
             from torchx.schedulers.slurm.notices import is_wanted
 
@@ -217,7 +219,7 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
         ]
         files = self._sampler(info)
         files[SCRIPT_FILE] = script = request.materialize()
-        if request.retry or request.notify or request.watchdog:
+        if request.retry or request.notify or request.is_watched:
             files[PROGRAM_FILE] = program("slurm")
         if len(script.encode("utf-8", "surrogateescape")) > MAX_SCRIPT:
             files[LAUNCH_FILE] = launcher(script)
@@ -237,7 +239,9 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
         from torchx.schedulers.slurm.export import export
 
         allocations.refuse_export(dryrun_info.request)
-        dryrun_info.request.notify, dryrun_info.request.sample_s = False, 0  # without torchx nothing uses them
+        dryrun_info.request.notify = False
+        if not dryrun_info.request.idle:
+            dryrun_info.request.sample_s = 0  # without torchx nothing else uses them
         return export(self._submission(dryrun_info, self._here), dryrun_info.request)
 
     def nodes(self, cfg: Mapping[str, CfgVal], need: Resource | None, count: int) -> Sequence[Pool]:

@@ -38,21 +38,23 @@ class Idle(Watchdog):
     Args:
         steps: files in which ranks report steps.
         every_s: seconds between two samples.
+        started: Unix time at which the attempt started; 0: when it is watched.
     """
 
-    def __init__(self, options: WatchdogRequest, steps: list[str], every_s: float) -> None:
+    def __init__(self, options: WatchdogRequest, steps: list[str], every_s: float, started: float = 0.0) -> None:
         super().__init__(options, {}, lambda: None)
         self._files = options.get("files", ())
         self._plain = options.get("plain", False)
         self._steps = steps
         self._every_s = every_s
+        self._started = started
         self._begun = False
         self._from = self._checked = 0.0
 
     def begin(self, now: float) -> None:
         """Start to watch a new attempt."""
         super().begin(now)
-        self._begun, self._from = False, time.time() - _COARSE_S
+        self._begun, self._from = False, self._started or time.time() - _COARSE_S
 
     def turn(self, now: float) -> str | None:
         """Check the samples since the last call. Returns a new report; None if there is none."""

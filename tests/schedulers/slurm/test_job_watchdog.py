@@ -19,6 +19,7 @@ from torchx.schedulers.slurm.events import parse_events
 from torchx.schedulers.slurm.parse import JobRecord
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState, Role
+from torchx.specs.wishes.idle import IDLE
 from torchx.specs.wishes.notices import NOTIFY, NOTIFY_ON, hang_event
 from torchx.specs.wishes.retries import read_attempts
 from torchx.specs.wishes.watchdog import WATCHDOG
@@ -86,6 +87,32 @@ def test_a_node_without_python_says_so(tmp_path: Path) -> None:
     assert lines == ["none"]
     assert seen(tmp_path) == "not watched: no Python 3.10 or newer on node n7\n"
     assert parse_events((tmp_path / "events").read_text()).hung
+
+
+IDLES = """
+: >"$TORCHX_STEPS"
+while [ ! -e "$TORCHX_CHECKPOINT_NOW" ]; do
+  echo '{"t": '$(date +%s.%N)', "cpu": 0.01, "gpu": []}' >>"${TORCHX_STEPS%/*}/metrics.jsonl"
+  /bin/sleep 0.3
+done
+echo asked; : >"$TORCHX_PROGRESS"
+exec tail -f /dev/null"""
+
+
+@pytest.mark.parametrize("action", ["cancel", "checkpoint"])
+def test_an_idle_job_is_ended(programs: Path, action: str) -> None:
+    """It is not started again, whatever the policy; it has been asked for a checkpoint if that is wished."""
+    code, events, folder = run(programs, sh(IDLES), retry="timeout:1", wishes={IDLE: f"2s:{action}"})
+    assert (code, events.exit_code, events.silent, events.retries) == (1, 1, True, 0)
+    assert re.fullmatch(r"idle for \d s: at most 0.01 processors in use, as sampled on 1 replica", seen(folder))
+    assert ((folder / "w/0/stdout.log").read_text() == "asked\n") is (action == "checkpoint")
+    assert not (folder / "attempts.jsonl").exists()
+
+
+def test_a_job_that_has_not_begun_is_not_idle(programs: Path) -> None:
+    """It does nothing for longer than it may."""
+    code, events, _ = run(programs, sh("/bin/sleep 4"), retry="timeout:1", wishes={IDLE: "2s:cancel"})
+    assert (code, events.hung) == (0, False)
 
 
 def test_a_job_that_ends_already_is_not_ended_for_silence(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """The watchdog of a batch job: a program on a node, beside the replicas, that inspects the job when it is silent.
 
-The job's script runs ``retry.pyz hangs WISH`` in the job's folder, which starts ``hangs.py`` of its backend. Findings
-are written to that folder.
+The job's script runs ``retry.pyz hangs WISH [IDLE EVERY PLAIN STARTED]`` in the job's folder, which starts ``hangs.py``
+of its backend. WISH may be empty; with IDLE, such as ``30m:cancel``, it also detects an idle job, by samples that are
+taken every EVERY seconds. PLAIN is not empty if :meth:`torchx.specs.wishes.Wishes.is_plain`, and STARTED is the Unix
+time at which the attempt started. Findings are written to that folder.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from torchx.schedulers.batch.folders import JobFolder
 from torchx.specs.wishes.watchdog import parse_watchdog
-from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG, STEPS_FILE
+from torchx.supervisor.layout import METRICS_FILE, STDERR_LOG, STDOUT_LOG, STEPS_FILE
 from torchx.supervisor.watchdog import Watchdog, marks, put_down
 from torchx.util.procs import own_program
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     Enter = Callable[[Sequence[str], str, int], InsideProcess]
 
+_ACTIONS = ("cancel", "retry", "checkpoint")
 _LOOK = "look"
 _MAX_S = 1.0  # delay before the end of the script is noticed
 
@@ -39,7 +42,7 @@ def main(
     """Watches the job in the current folder until its script ends; as ``hangs look``, inspects it once.
 
     Args:
-        news: called when there are findings, with the action to take: ``cancel``, ``retry`` or empty.
+        news: called when there are findings, with the action to take: one of ``_ACTIONS`` or empty.
         up: whether all required replicas run; while some are missing, the job does not count as silent.
     """
     if sys.argv[1] == _LOOK:
@@ -47,7 +50,7 @@ def main(
 
         tell(stacks)
         return
-    wish, script, waited = parse_watchdog(sys.argv[1]), os.getppid(), 0
+    script, waited = os.getppid(), 0
     files = ["progress", *(f"{path}/{name}" for path in folders() for name in (STDOUT_LOG, STDERR_LOG, STEPS_FILE))]
 
     def signs() -> object:
@@ -55,19 +58,37 @@ def main(
         waited += not up()
         return waited, marks(files)
 
-    asked: WatchdogRequest = {"seconds": wish.seconds, "program": own_program(module, _LOOK)}
-    dog = Watchdog(asked, dict(os.environ), signs)
-    dog.begin(time.monotonic())
+    dogs: list[tuple[Watchdog, str]] = []
+    if sys.argv[1]:
+        wish = parse_watchdog(sys.argv[1])
+        asked: WatchdogRequest = {"seconds": wish.seconds, "program": own_program(module, _LOOK)}
+        dogs.append((Watchdog(asked, dict(os.environ), signs), wish.action))
+    if sys.argv[2:]:
+        dogs.append(_idle(folders(), *sys.argv[2:6]))
+    for dog, _ in dogs:
+        dog.begin(time.monotonic())
     while os.getppid() == script:
-        now = time.monotonic()
-        text = dog.turn(now) if dog.due is not None and now >= dog.due else None
-        if text is not None:
-            put_down(".", dog)
-            act = dog.silent and wish.action != "stacks"
-            news(dog, wish.action if act else "")
-            if act:  # the attempt is being ended
-                return
-        time.sleep(min(max((dog.due or 0.0) - time.monotonic(), 0.01), _MAX_S))
+        for dog, action in dogs:
+            now = time.monotonic()
+            text = dog.turn(now) if dog.due is not None and now >= dog.due else None
+            if text is not None:
+                put_down(".", dog)
+                act = dog.silent and action in _ACTIONS
+                news(dog, action if act else "")
+                if act:  # the attempt is being ended
+                    return
+        due = min(dog.due or 0.0 for dog, _ in dogs)
+        time.sleep(min(max(due - time.monotonic(), 0.01), _MAX_S))
+
+
+def _idle(folders: Sequence[str], text: str, every: str, plain: str, started: str) -> tuple[Watchdog, str]:
+    from torchx.specs.wishes.idle import parse_idle
+    from torchx.supervisor.idle import Idle
+
+    wish = parse_idle(text)
+    files = [f"{path}/{METRICS_FILE}" for path in folders]
+    options: WatchdogRequest = {"seconds": wish.seconds, "files": files, "plain": bool(plain)}
+    return Idle(options, [f"{path}/{STEPS_FILE}" for path in folders], float(every), float(started)), wish.action
 
 
 def stacks_of(folder: JobFolder, hosts: Mapping[tuple[str, int], str], enter: Enter) -> Stacks:

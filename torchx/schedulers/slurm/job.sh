@@ -5,8 +5,8 @@
 # line `# @JOB@` by what differs between jobs: the arrays `paths`, `role_of`, `group_of`, `node_of`, `group_nodes`, `sizes`,
 # `least`, `retries` and `policy`; a function `replica_N` for each replica; and the variables `cwd`, `secrets` (1: steps read
 # secrets), `python` (the Python to try first; empty: no policy for retries by cause), `notify` and `watch` (the same for
-# notices and the watchdog), `wish` (the watchdog's timeout and action, such as 10m:cancel), `every` (seconds between two
-# samples of the replicas' usage; empty: no sampling), `early` (how many seconds before the time limit the script is warned)
+# notices and the watchdog), `wish` (the watchdog's timeout and action, such as 10m:cancel), `idle` (the same for idle jobs;
+# `plain`: work of processors is a first step), `every` (seconds between two samples of the replicas' usage; empty: none), `early` (how many seconds before the time limit the script is warned)
 # and `inside` (the nodes of an allocation, which stays as it is: the script is itself one of its steps).
 #
 # shellcheck disable=SC2016,SC2034,SC2154,SC2206,SC2329
@@ -187,15 +187,20 @@ stamp() {  # [replica]
 
 # -- silence -----------------------------------------------------------------------------------------
 watch() {  # the program prints `hang` for each finding, with the action to take
-  start_watch 1>&"$bus" || note hang
+  local since
+  printf -v since '%(%s)T' -2  # the start of this shell
+  start_watch ${idle:+"$idle" "$every" "$plain" "$since"} 1>&"$bus" || note hang
 }
 
-hang() {  # [cancel or retry]
+hang() {  # [cancel, retry or checkpoint]
   note hang
   if [[ -z ${1-} ]] || ((stopping || alive == 0)); then return; fi
   note silent
   hung=$1 failed=1 code=1
-  stop
+  if [[ $1 != checkpoint ]]; then stop; return; fi
+  clock
+  due=1 due_at=$((now + (early > 60 ? early - 40 : 60)))
+  ask_for_checkpoint
 }
 
 # -- the job -----------------------------------------------------------------------------------------
@@ -247,7 +252,7 @@ while ((alive)); do
   fi
   if overdue; then kill_steps; fi
   if ((due && !stopping)) && [[ $now -ge $due_at || $folder/progress -nt $folder/checkpoint ]]; then
-    note due
+    [[ -n $hung ]] || note due
     stop
   fi
   for role in "${!again[@]}"; do  # again, because an srun that is just starting misses the signal
@@ -256,7 +261,7 @@ while ((alive)); do
 done
 
 if [[ -n $hung ]]; then wait "$watcher"; elif [[ -n $watcher ]]; then kill "$watcher" 2>/dev/null; fi  # it may be sending notices
-if [[ $hung == cancel ]]; then
+if [[ $hung == cancel || $hung == checkpoint ]]; then
   :  # never retried
 elif [[ -n $python ]] && ((!terminated && (failed || (due && stopping)))); then
   how=failed

@@ -139,6 +139,8 @@ class SlurmBatchRequest:
         arrays: the job arrays of a sweep.
         notify: its script sends notices when it ends.
         watchdog: after which silence its script inspects the job, such as ``10m:cancel``; empty: never.
+        idle: time without use after which its script acts, such as ``30m:cancel``; empty: never. ``plain``: see
+            :meth:`torchx.specs.wishes.Wishes.is_plain`.
         inside: id of the allocation in which it runs as a step, and its nodes; empty for a job of its own.
         spares: nodes beyond those that it needs; ``probe`` is the part of the script that checks all of them.
         sample_s: interval at which the resource usage of replicas is sampled, seconds; 0: never.
@@ -158,10 +160,17 @@ class SlurmBatchRequest:
     arrays: Arrays | None = None
     notify: bool = False
     watchdog: str = ""
+    idle: str = ""
+    plain: bool = False
     inside: tuple[str, str] = ("", "")
     spares: int = 0
     probe: str = ""
     sample_s: float = SAMPLE_S
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether its script starts the watchdog."""
+        return bool(self.watchdog or self.idle)
 
     def materialize(self) -> str:
         """Return the script."""
@@ -269,15 +278,22 @@ def render(request: SlurmBatchRequest) -> str:
         f"secrets={1 if any(split(replica.env)[1] for replica in replicas) else ''}",
         f"python={quote(sys.executable or 'python3') if request.retry else ''}",
         *([f"notify={quote(sys.executable or 'python3')}"] if request.notify else []),
-        *([f"watch={quote(sys.executable or 'python3')} wish={quote(request.watchdog)}"] if request.watchdog else []),
+        *_watching(request),
         f"early={request.early} every={f'{request.sample_s:g}' if request.sample_s else ''}",
         *([f"exclude={quote(replicas[0].sbatch_opts.get('exclude') or '')}"] if request.retry else []),
         *([request.probe] if request.spares else []),
         *_arrays(request, groups),
-        *([script(__file__, *parts)] if parts or request.notify or request.watchdog else []),
+        *([script(__file__, *parts)] if parts or request.notify or request.is_watched else []),
         program.strip(),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _watching(request: SlurmBatchRequest) -> list[str]:
+    if not request.is_watched:
+        return []
+    lines = [f"watch={quote(sys.executable or 'python3')} wish={quote(request.watchdog)}"]
+    return [*lines, f"idle={quote(request.idle)} plain={1 if request.plain else ''}"] if request.idle else lines
 
 
 def _groups(replicas: list[SlurmReplicaRequest]) -> list[list[SlurmReplicaRequest]]:

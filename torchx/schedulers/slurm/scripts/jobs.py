@@ -65,6 +65,8 @@ def script_request(app: AppDef, opts: SlurmOpts, *, name: str) -> ScriptRequest:
         raise NotSupportedError("a batch script decides itself whether it is requeued", hint="omit `--retry`")
     if wishes.watchdog:
         raise NotSupportedError("a watchdog is not available for batch scripts", hint="omit `--watchdog`")
+    if wishes.idle:
+        raise NotSupportedError("idle batch scripts are not detected", hint="omit `--idle`")
     if wishes.timeout_s and wishes.timeout_s == seconds(given.get("time", "")):
         opts.time = None  # the script has the same line
     options, _ = node_options(role, opts, nomem=True)
