@@ -60,7 +60,7 @@ def test_what_runs_in_a_replica_is_shown_as_it_is(call_torchx: Call, project: Pa
     started = call_torchx("run", "-s", "local_cwd", "--secret", "LICENCE=file:key", "utils.sh", script)
     handle = started.out.strip()
     done = call_torchx("exec", "-n", handle, "--", "sh", "-c", "printf '%s\\033[2J' $LICENCE")
-    assert done.out == "c4n4ry-of-a-file\033[2J"
+    assert (done.out, done.err) == ("c4n4ry-of-a-file\033[2J", "")
     (project / "gate").write_text("\n")
     assert call_torchx("wait", handle).code == 0
     assert call_torchx("log", handle).out == "sh/0 ********\033[2J\n"

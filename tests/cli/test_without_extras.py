@@ -27,7 +27,7 @@ ASKS: dict[str, str] = {
     "list": "list -s {backend}",
     "log": "log {job}",
     "metrics": "metrics {job}",
-    "nodes": "nodes -s {backend}",
+    "nodes": "nodes -s {backend} {options}",
     "run": "run -s {backend} --workspace= {options} -d utils.echo --image img:1",
     "shell": "shell {job}",
     "simulate": "simulate kill {job}",

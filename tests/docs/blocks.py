@@ -36,6 +36,7 @@ _DIFFERS = (
     (r"(?:file://)?/\S*/(?=local/torchx/)", "<home>/"),
     (r"\b\d+\.\d\d+\b", "<number>"),
     (r"(?<=process )\d+\b", "<number>"),
+    (r"(?m)^cancell(?:ed|ing) (\S+?)(?:, SIGKILL in .*)?$", r"cancelled \1"),  # by then it is over, or not yet
     (r"[ \t]+", " "),
 )
 """What differs from run to run: ids, times, folders, results of a computation; and with these the width of columns."""

@@ -1,6 +1,6 @@
 """Statuses as controllers write them, made of their published types: what the verdict says of each.
 
-`tests/recorded/kubernetes/controllers.json`: of Kueue v1beta2, AppWrapper v1beta2, Volcano v1alpha1, Trainer v1alpha1.
+`tests/recorded/controllers/kubernetes.json`: of Kueue v1beta2, AppWrapper v1beta2, Volcano v1alpha1, Trainer v1alpha1.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torchx.specs import AppDef, AppState, Role
 from torchx.specs.failures import parse_failure
 from torchx.specs.serialize import appdef_to_dict
 
-RECORDED = Path(__file__).parents[2] / "recorded/kubernetes/controllers.json"
+RECORDED = Path(__file__).parents[2] / "recorded/controllers/kubernetes.json"
 ROWS: list[dict[str, Any]] = json.loads(RECORDED.read_text())
 SPECS: dict[str, dict[str, Any]] = {
     names.JOB: {"parallelism": 1, "backoffLimit": 0},
