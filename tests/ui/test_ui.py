@@ -194,6 +194,16 @@ def test_a_run(pages: Pages, run: Run) -> None:
     assert page.ask("/api/run").status == 400
 
 
+def test_a_chain_of_pieces(pages: Pages, run: Run) -> None:
+    """The document has what it used of its total, in the words of `torchx status`."""
+    chain = run('touch "$TORCHX_PROGRESS"; sleep 60', "--wait", "--total", "4s", "--piece", "2s")
+    ask = pages().ask
+    assert re.fullmatch(
+        r"[4-9]\.\d s of 4\.0 s used by [2-9] pieces", ask(f"/api/run?handle={quote(chain)}").json()["total"]
+    )
+    assert ask(f"/api/run?handle={quote(run('true', '--wait'))}").json()["total"] == ""
+
+
 def test_what_a_run_uses(pages: Pages, run: Run, home: dict[str, str]) -> None:
     """The samples are those of `torchx metrics --json`; an unknown run is 404."""
     handle = run("true", "--wait")

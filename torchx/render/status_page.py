@@ -67,11 +67,17 @@ def _used(status: AppStatus) -> Iterator[str]:
             yield f"used:     {label}{text}{f'; `{options}` would do' if options else ''}"
 
 
+def total_used(attempts: list[Attempt]) -> str:
+    """Return how much of its total a chain of pieces has used; empty if it is none."""
+    if not attempts or not attempts[-1].total:
+        return ""
+    return f"{duration(attempts[-1].used)} of {duration(attempts[-1].total)} used by {len(attempts)} pieces"
+
+
 def _attempts(attempts: list[Attempt]) -> Iterator[str]:
     """Yield the last attempts: end time, duration, failure class and cause, and what the next attempt changed."""
-    if attempts and attempts[-1].total:
-        used, total = duration(attempts[-1].used), duration(attempts[-1].total)
-        yield f"total:    {used} of {total} used by {len(attempts)} pieces"
+    if text := total_used(attempts):
+        yield f"total:    {text}"
     if attempts:
         yield "attempts:"
     if len(attempts) > _MAX_LISTED:

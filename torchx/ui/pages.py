@@ -17,6 +17,7 @@ from starlette.routing import Route
 from torchx.cli.log_targets import parse_target
 from torchx.cli.render import strict_json
 from torchx.errors import NotFoundError, NotSupportedError, TorchXError
+from torchx.render.status_page import total_used
 from torchx.runner import Runner
 from torchx.runner.ground.masks import for_display
 from torchx.runner.ground.trackers import choose_tracker, get_configured_trackers
@@ -126,6 +127,7 @@ def _run_document(runner: Runner, handle: str) -> dict[str, Any]:
         "run": run_fields(run) if run else None,
         "status": status_fields(status) if status else None,
         "timeline": timeline(status, run.created_at if run else None) if status else None,
+        "total": total_used(status.attempts) if status else "",
         "pace": status.pace.lines() if status and status.pace else [],
         "as_of": iso(status.as_of) if status else None,
         "tasks": _tasks(runner, handle, status.tasks) if status and status.tasks is not None else None,

@@ -52,6 +52,7 @@ export function showRun(main, handle, rows, go) {
       el("div", { class: "title" }, el("h1", {}, name), pill(run.state ?? "UNKNOWN"), el("span", { class: "grow" }), el("span", { class: "actions" }, actions(run))),
       el("p", { class: "facts" }, el("code", {}, data.handle), fact(run.created && `launched ${ago(run.created)}`, run.created && stamp(run.created)),
         fact(run.user && `by ${run.user} on ${run.host}`), fact(lasted(run)),
+        fact(data.total && `total: ${data.total}`),
         fact(data.status?.num_restarts > 0 && `${data.status.num_restarts} restarts`),
         fact(run.git_commit && `commit ${run.git_commit.slice(0, 9)}${run.git_dirty ? " and changes" : ""}`)));
     why.replaceChildren(cause(run) ?? "", pace() ?? "");
