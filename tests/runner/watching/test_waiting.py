@@ -386,3 +386,32 @@ def test_a_log_is_waited_for(monkeypatch) -> None:
     runner.statuses = [AppStatus(AppState.PENDING, error=BackendError("down"))]
     with pytest.raises(BackendError, match="down"):
         wait_until_started(runner, "x")
+
+
+@pytest.mark.parametrize("failures", [1, 2])
+def test_an_error_of_another_package_is_raised_the_second_time(clock, failures, caplog) -> None:
+    """One may be a race: a container is removed while it is listed. The query is repeated after half a second."""
+    answers = [KeyError("c1")] * failures + [AppStatus(AppState.SUCCEEDED)]
+
+    def ask() -> AppStatus:
+        answer = answers.pop(0)
+        if isinstance(answer, KeyError):
+            raise answer
+        return answer
+
+    if failures == 1:
+        assert _until_over(ask, _scheduler()).state is AppState.SUCCEEDED
+    else:
+        with pytest.raises(KeyError, match="c1"):
+            _until_over(ask, _scheduler())
+    assert clock.slept == [0.5]
+    assert "the query of `x://s/a-1` is repeated, it failed: KeyError: 'c1'" in caplog.text
+
+
+def test_an_error_of_torchx_is_raised_at_once(clock) -> None:
+    def ask() -> AppStatus:
+        raise BackendError("down")
+
+    with pytest.raises(BackendError, match="down"):
+        _until_over(ask, _scheduler())
+    assert clock.slept == []

@@ -31,6 +31,7 @@ _MAX_NEAR_S = 0.1
 _GROWTH = 1.5
 _GONE_PAUSE_S = 5.0
 _LOOK_S = 60.0
+_AGAIN_S = 0.5
 
 
 class WaitTimeoutError(TorchXError, TimeoutError):
@@ -84,7 +85,7 @@ class Waiter:
         pause, longest = _pauses(scheduler, interval_s)
         early = False
         while True:
-            status = ask()
+            status = _answer(ask, what)
             if status is None or status.is_terminal():
                 self._outages.pop(what, None)
                 self._unsubmitted.pop(what, None)
@@ -146,6 +147,21 @@ class Waiter:
         if what not in self._outages:
             self._outages[what] = Outage(f"`{what}`", warn, now=time.monotonic)
         return self._outages[what].retry_delay_s(status.error)
+
+
+def _answer(ask: Callable[[], AppStatus | None], what: str) -> AppStatus | None:
+    """Query; once more if a scheduler of another package fails with an error of its own, for it may be a race.
+
+    Docker's package for Python raises ``NotFound`` if a container is removed, at its end, while containers are listed.
+    """
+    try:
+        return ask()
+    except TorchXError:
+        raise
+    except Exception as e:
+        warn(f"the query of `{what}` is repeated, it failed: {type(e).__name__}: {e}")
+    time.sleep(_AGAIN_S)
+    return ask()
 
 
 def timed_out(handle: str, state: AppState | None, timeout_s: float) -> WaitTimeoutError:
