@@ -177,8 +177,8 @@ def test_options():
         share_id="team",
         priority=7,
         timeout_s=3600,
-        job_role_arn="arn:job",
-        execution_role_arn="arn:exec",
+        job_role_arn="arn:aws:iam::123456789012:role/job",
+        execution_role_arn="arn:aws:iam::123456789012:role/exec",
         ulimits=["memlock:-1:-1"],
         privileged=True,
         user="ada",
@@ -205,7 +205,9 @@ def test_secrets_by_their_arns():
     """They are not in the environment: Batch reads them with the execution role."""
     env = {"HF_TOKEN": Secret("aws-sm:arn:hf"), "A": "b"}
     for n in (1, 2):
-        job = request(role(env=env, n=n), execution_role_arn="arn:exec", secrets={"B": "arn:b"})
+        job = request(
+            role(env=env, n=n), execution_role_arn="arn:aws:iam::123456789012:role/exec", secrets={"B": "arn:b"}
+        )
         made = container(job) if n == 1 else nodes(job)[0]["container"]
         assert made["secrets"] == [{"name": "B", "valueFrom": "arn:b"}, {"name": "HF_TOKEN", "valueFrom": "arn:hf"}]
         names = {variable["name"] for variable in made["environment"]}
@@ -412,7 +414,7 @@ def test_closed_queues(batch):
 def test_fargate():
     """A Fargate queue gets Fargate sizes and no shared memory, and the definition requires Fargate."""
     batch = scheduler(Cloud(kind="FARGATE"))
-    app_id = submit(batch, execution_role_arn="arn:exec", assign_public_ip=True)
+    app_id = submit(batch, execution_role_arn="arn:aws:iam::123456789012:role/exec", assign_public_ip=True)
     (made,) = batch.cloud.definitions.values()
     assert made["platformCapabilities"] == ["FARGATE"]
     assert {"type": "MEMORY", "value": "4096"} in made["containerProperties"]["resourceRequirements"]
@@ -438,7 +440,7 @@ def test_what_fargate_does_not_have(what, cfg, error, said):
     """An unsupported feature is rejected by name, before anything is created."""
     batch = scheduler(Cloud(kind="FARGATE"))
     with pytest.raises(error, match=said):
-        submit(batch, what, **{"execution_role_arn": "arn:e", **cfg})
+        submit(batch, what, **{"execution_role_arn": "arn:aws:iam::123456789012:role/e", **cfg})
     assert batch.cloud.definitions == {}
 
 

@@ -71,10 +71,15 @@ def whole(least: int, most: float = float("inf")) -> Allows:
     return lambda value: isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
+def mount_paths(role: Role) -> list[tuple[str, Any]]:
+    """Return the values of a rule for mounts: their paths. The backend itself refuses what is not a mount."""
+    return [("a mount's path", mount.dst_path) for mount in role.mounts if hasattr(mount, "dst_path")]
+
+
 def _repeated(role: Role) -> Iterator[tuple[str, Any]]:
     seen: set[str] = set()
-    for mount in role.mounts:
-        path = mount.dst_path.rstrip("/") or "/"
+    for _, given in mount_paths(role):
+        path = given.rstrip("/") or "/"
         yield ("the path of two mounts", path) if path in seen else ("", None)
         seen.add(path)
 
@@ -115,7 +120,7 @@ MOUNTS = (
     Rule(
         lambda r: [("a mount's source", getattr(m, "src_path", "/")) for m in r.mounts], text("[/~].*"), "not absolute"
     ),
-    Rule(lambda r: [("a mount's path", m.dst_path) for m in r.mounts], text("/.*", 4096), "not an absolute path"),
+    Rule(mount_paths, text("/.*", 4096), "not an absolute path"),
     Rule(_repeated, lambda value: value is None, "and a path can have one only", "remove one, or choose another path"),
 )
 DEVICES = Rule(

@@ -13,7 +13,7 @@ _NO_NAME = "which is not a name: lower case letters, digits, dashes"
 RULES = (
     *(*rules.images(), rules.PORTS, *rules.MOUNTS, rules.DEVICES, rules.volumes(rules.SUBDOMAIN, _NO_NAME)),
     Rule(
-        lambda role: [("a mount's path", mount.dst_path) for mount in role.mounts],
+        rules.mount_paths,
         rules.text("(?!/dev/shm/*$)[^:]*", 4096),
         "where every pod has its shared memory, or which contains a `:`",
     ),

@@ -25,7 +25,7 @@ RULES = (
         when=_docker,
     ),
     Rule(
-        lambda role: [("a mount", mount.dst_path) for mount in role.mounts],
+        rules.mount_paths,
         lambda _: False,
         "and mounts need containers",
         "`-cfg docker=true`",
