@@ -24,7 +24,11 @@ from tests.backends.shell import Shell
 from tests.backends.ssh.sshd import Link
 from torchx.errors import BackendError, NotFoundError
 from torchx.runner.inside.forward import Forwarding, OwnForwarding
+from torchx.schedulers.kit.inside import Tty
+from torchx.schedulers.kubernetes.api.channels import Channels
 from torchx.schedulers.kubernetes.api.rights import role_manifest
+from torchx.schedulers.kubernetes.api.spdy import Spdy
+from torchx.schedulers.kubernetes.inside import PodProcess
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, AppState, Role
 
@@ -45,6 +49,22 @@ def place(jobs: Jobs, gate: Gate, tmp_path: Path, eventually: Callable[..., obje
 
 class TestInsideKubernetes(InsideContract):
     """The contract."""
+
+
+@pytest.mark.parametrize(("tty", "kind"), [(None, Spdy), (Tty(), Channels)], ids=["plain", "tty"])
+def test_by_what_it_is_entered(place: Place, tty: Tty | None, kind: type) -> None:
+    """This server has no websocket that can end stdin alone, which a terminal does not need; later ones are for
+    `tests/schedulers/kubernetes/test_channels.py`."""
+    api = place.scheduler._api_of(place.app_id)
+    api.websockets = True
+    pod = place.scheduler._running(place.app_id, place.role, 0)
+    with PodProcess(api, pod, ["sh", "-c", "seq 100000; exit 7"], tty) as process:
+        assert type(process._link) is kind
+        process.close_stdin()
+        read = b"".join(data for _, data in iter(process.read, None))
+        assert read.split() == [b"%d" % i for i in range(1, 100_001)]
+        assert process.wait() == 7
+    assert api.websockets is (kind is Channels)
 
 
 def test_a_session(torchx: object, image: str, jobs: Jobs, shell: Shell, eventually: Callable[..., object]) -> None:

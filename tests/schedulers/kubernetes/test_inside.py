@@ -103,7 +103,9 @@ class Kubelet:
         )
         pools = urllib3.PoolManager()
         client = SimpleNamespace(configuration=configuration, rest_client=SimpleNamespace(pool_manager=pools))
-        return KubeApi(client, sleep=lambda _: None)
+        made = KubeApi(client, sleep=lambda _: None)
+        made.websockets = False
+        return made
 
     def way(self) -> Callable[[int], PodPort]:
         found = port_opener(self.api(), POD)

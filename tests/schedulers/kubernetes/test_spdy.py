@@ -8,6 +8,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -228,7 +229,7 @@ STATUS, OUT, ERR = 1, 5, 7
 def process(monkeypatch: pytest.MonkeyPatch, frames: Sequence[Read], tty: Tty | None = None) -> tuple[PodProcess, Link]:
     link = Link(frames)
     monkeypatch.setattr(inside, "Spdy", link)
-    api: Any = None
+    api: Any = SimpleNamespace(websockets=False)
     return PodProcess(api, POD, ["x"], tty), link
 
 

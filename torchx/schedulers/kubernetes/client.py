@@ -131,6 +131,8 @@ class KubeApi:
 
     _attempts = _ATTEMPTS
     _timeout_s: float | None = None
+    websockets = True
+    """Whether websockets into pods are worth a try: none was refused yet."""
 
     def __init__(self, client: Any = None, *, context: str | None = None, sleep: Any = time.sleep) -> None:
         self._client = client
@@ -306,9 +308,15 @@ class KubeApi:
         """
         return self._retried(lambda: self._send(_Request("GET", path, query or {}, timeout_s=timeout_s)))
 
-    def upgraded(self, path: str, query: Mapping[str, object], headers: Mapping[str, str]) -> Any:
-        """Request a switch from HTTP to another protocol. Returns the response, which the caller closes."""
-        return self._retried(lambda: self._send(_Request("POST", path, query, headers=headers)))
+    def upgraded(
+        self, path: str, query: Mapping[str, object], headers: Mapping[str, str], *, websocket: bool = False
+    ) -> Any:
+        """Request a switch from HTTP to another protocol. Returns the response, which the caller closes.
+
+        With a ``websocket``, a command starts before its answer is there: this is never retried.
+        """
+        request = _Request("GET" if websocket else "POST", path, query, headers=headers)
+        return self._send(request) if websocket else self._retried(lambda: self._send(request))
 
     def events(
         self, path: str, query: Mapping[str, object], version: str, *, timeout_s: float

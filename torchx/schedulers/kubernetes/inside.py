@@ -9,16 +9,17 @@ import functools
 import json
 from collections.abc import Callable, Sequence
 
-from torchx.errors import BackendError
+from torchx.errors import BackendError, TorchXError
 from torchx.schedulers.kit.inside import STDERR, STDOUT, Duplex, Tty
 from torchx.schedulers.kit.inside.marks import MarkedProcess, kill_words
+from torchx.schedulers.kubernetes.api.channels import V4, V5, Channels, is_refusal
 from torchx.schedulers.kubernetes.api.spdy import Spdy
 from torchx.schedulers.kubernetes.client import KubeApi, path_to
 from torchx.schedulers.kubernetes.names import Object
 from torchx.schedulers.kubernetes.pods.facts import main_container, read_pod
 from torchx.specs.api import AppState
 
-_EXEC, _FORWARD = "v4.channel.k8s.io", "portforward.k8s.io"
+_FORWARD = "portforward.k8s.io"
 _STATUS, _STDIN, _OUT, _ERR_OR_SIZE = 1, 3, 5, 7
 _ERROR, _DATA = 1, 3
 
@@ -38,13 +39,26 @@ class PodProcess(MarkedProcess):
         self._container = str(main_container(pod["spec"]["containers"]).get("name") or "")
         self._status = b""
         self._why = "the connection to the cluster was lost"
-        self._link: Spdy = self._exec(self._mark.words(argv), tty=self._tty)
+        self._link = self._exec(self._mark.words(argv), tty=self._tty)
 
-    def _exec(self, words: list[str], *, tty: bool) -> Spdy:
+    def _exec(self, words: list[str], *, tty: bool) -> Spdy | Channels:
+        """Start a process by a websocket if one is accepted that can end its stdin; a terminal needs no such end."""
         on = {"stdin": "true", "stdout": "true", "stderr": str(not tty).lower(), "tty": str(tty).lower()}
         query = {"container": self._container, **on, "command": words}
         streams = [{"streamtype": kind} for kind in ("error", "stdin", "stdout", "resize" if tty else "stderr")]
-        return Spdy(self._api, self._path, _EXEC, streams, query=query)
+        why = ""
+        if self._api.websockets:
+            try:
+                return Channels(self._api, self._path, (V5, V4) if tty else (V5,), streams, query=query)
+            except TorchXError as e:
+                if not is_refusal(e):
+                    raise
+                self._api.websockets, why = False, f"; by a websocket: {e}" if e.hint else ""
+        try:
+            return Spdy(self._api, self._path, V4, streams, query=query)
+        except BackendError as e:
+            e.message += why
+            raise
 
     def write(self, data: bytes) -> None:
         self._send(_STDIN, data)

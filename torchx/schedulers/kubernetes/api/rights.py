@@ -32,6 +32,8 @@ _OF_KIND = {
 }
 """Kind of job -> kinds of objects -> verbs, in addition to :data:`_PARTS`: also the rights that a webhook asks for."""
 
+_WEBSOCKET = {"Pod/exec": "create get"}
+"""A websocket is opened by GET: without the right to ``get`` it is SPDY."""
 _COSCHEDULED = {"CoschedulingPodGroup": "create"}
 
 _QUEUED = {"Workload": "list patch", "LocalQueue": "list"}
@@ -62,7 +64,7 @@ def role_manifest(kind: str, namespace: str, *, queued: bool, inline: bool = Fal
     ``inline`` code in a ConfigMap.
     """
     own = needed(kind, queued=queued, inline=inline, coscheduled=coscheduled)
-    rights = {**own, **(_SWEEP | _GANG if kind == names.JOB else {}), **_COPY}
+    rights = {**own, **_WEBSOCKET, **(_SWEEP | _GANG if kind == names.JOB else {}), **_COPY}
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",

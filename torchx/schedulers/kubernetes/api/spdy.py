@@ -1,7 +1,8 @@
 """Streams to the node of a pod: SPDY after an HTTP upgrade, as in kubectl.
 
-https://www.chromium.org/spdy/spdy-protocol/spdy-protocol-draft3-1/. A websocket cannot close one direction alone, and
-has half the throughput of SPDY through the API server. Flow control windows are not used by either side.
+https://www.chromium.org/spdy/spdy-protocol/spdy-protocol-draft3-1/. Flow control windows are not used by either side.
+For commands it is what :mod:`~torchx.schedulers.kubernetes.api.channels` fall back to, and no longer needed for them
+where no API server is older than 1.30.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import struct
 import threading
 import zlib
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torchx.errors import BackendError, TransientError
 from torchx.schedulers.kubernetes.client import KubeApi
@@ -24,8 +26,30 @@ _FIN = 1
 _PIECE = _READ_AHEAD = 1 << 16
 
 
-class Spdy:
-    """One connection with its streams. One thread may read while others write.
+class Upgraded:
+    """A connection that was switched from HTTP to another protocol by the ``response``. One thread may read while
+    others write.
+    """
+
+    def __init__(self, response: Any) -> None:
+        self._response = response  # keep it: garbage collection closes the connection
+        self._socket = response.connection.sock
+        self._socket.settimeout(None)
+        self._sending = threading.Lock()
+
+    def settimeout(self, seconds: float) -> None:
+        """Treat the connection as lost after this many seconds without traffic."""
+        self._socket.settimeout(seconds)
+
+    def close(self) -> None:
+        """Close the connection, which wakes the thread that reads it."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._response.close()
+
+
+class Spdy(Upgraded):
+    """One connection with its streams.
 
     ``path`` is a subresource of a pod, such as ``exec``. ``streams`` are the headers of the streams to open, whose
     numbers will be 1, 3, 5 and so on; nothing is ever written to those in ``ended``. BackendError if the server rejects
@@ -43,18 +67,16 @@ class Spdy:
         ended: Sequence[int] = (),
     ) -> None:
         headers = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1", "X-Stream-Protocol-Version": protocol}
-        self._response = api.upgraded(path, query or {}, headers)  # keep it: garbage collection closes the connection
-        if self._response.status != 101:
-            self._response.close()
+        response = api.upgraded(path, query or {}, headers)
+        if response.status != 101:
+            response.close()
             raise BackendError(
-                f"the Kubernetes API answers `{path}` with {self._response.status}: a proxy on the way does not support"
+                f"the Kubernetes API answers `{path}` with {response.status}: a proxy on the way does not support"
                 " streams",
-                hint="SPDY must pass the proxy or gateway of the cluster, as for kubectl up to 1.30",
+                hint="SPDY, or websockets to an API server since 1.30, must pass the proxy or gateway of the cluster",
             )
-        self._socket = self._response.connection.sock
-        self._socket.settimeout(None)
+        super().__init__(response)
         self._file = self._socket.makefile("rb", _READ_AHEAD)
-        self._sending = threading.Lock()
         packer = zlib.compressobj()
         for i, texts in enumerate(streams):
             words = [word.encode() for item in texts.items() for word in item]
@@ -94,13 +116,6 @@ class Spdy:
                     return head, data, bool(rest >> 24 & _FIN)
         return 0, b"", True
 
-    def settimeout(self, seconds: float) -> None:
-        """Treat the connection as lost after this many seconds without traffic."""
-        self._socket.settimeout(seconds)
-
     def close(self) -> None:
-        """Close the connection, which wakes the thread that reads it."""
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        super().close()
         self._file.close()
-        self._response.close()
