@@ -99,6 +99,6 @@ def test_the_command_says_who_is_down(project: Shell, closed_port: int) -> None:
     with project.start("tracker", "list", "jobs") as command:
         _, err = command.communicate(timeout=400)
     assert command.returncode == 4
-    assert err.splitlines()[0] == (
+    assert err.splitlines()[1] == (  # the first one says that the folder's file names the tracker
         f"torchx: error: the tracker `mlflow` cannot be read: `127.0.0.1:{closed_port}` does not answer: Connection refused"
     )

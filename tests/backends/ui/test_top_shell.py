@@ -32,7 +32,7 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 def _tries(shell: Shell, is_here: str) -> None:
     """A replica of a job, and then a task of a sweep: the newest run is the first line."""
     terminal = Terminal(100, env=shell.env, cwd=shell.cwd)
-    terminal.until(r"● running +sh\b.*\n.*● running +sh\b")
+    terminal.until(r"● running +\S.*\n.*● running +sh\b")
     terminal.press("\r")
     terminal.until(r"1 +● running")
     terminal.press("j")
