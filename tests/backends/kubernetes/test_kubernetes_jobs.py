@@ -180,7 +180,7 @@ def test_cancel_ends_a_job_and_keeps_it_on_record(torchx, image, namespace, even
     wait_for(torchx, "@last", lambda s: s["state"] == "RUNNING")
     torchx("cancel", "@last")
     # While its pod is being ended, which takes its grace period, it runs.
-    seen = wait_for(torchx, "@last", lambda s: s["state"] != "RUNNING" or s["msg"] != "cancelling")
+    seen = wait_for(torchx, "@last", lambda s: s["state"] != "RUNNING" or not s["msg"].startswith("cancelling"))
     assert seen["state"] == "CANCELLED"
     eventually(lambda: not objects(namespace, "api/v1/pods"))
     torchx("cancel", "@last")
