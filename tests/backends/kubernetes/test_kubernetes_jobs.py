@@ -265,7 +265,7 @@ def test_a_dry_run_is_what_kubectl_takes(torchx, image, kubeconfig, namespace):
 def test_missing_rights_are_named(torchx, image, kubeconfig):
     """Verb, resource and namespace; the exit code of a backend that refuses."""
     done = torchx("run", "utils.echo", "--image", image, code=4, KUBECONFIG=cluster.limited_kubeconfig())
-    assert 'cannot create resource "services"' in done.stderr
+    assert 'cannot create resource "jobs"' in done.stderr
     assert "Traceback" not in done.stderr
 
 
