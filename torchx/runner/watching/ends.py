@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from torchx.config import active_profile, load_files
 from torchx.errors import TorchXError
 from torchx.runner.jobs.lookup import resolve_backend
 from torchx.runs import RunRegistry
@@ -36,9 +37,10 @@ def keep(
         from torchx.runner.watching import metrics
 
         metrics.keep(registry, backend, handle)
-    from torchx.runner.watching import archive
+    if load_files().section("logs", active_profile()):  # else not imported at each end
+        from torchx.runner.watching import archive
 
-    archive.keep_later(handle)
+        archive.keep_later(handle)
 
 
 def _attempts_s(found: AppStatus | DescribeAppResponse) -> float | None:
