@@ -93,13 +93,7 @@ def dry_run(
     _check_overlays(app, scheduler, backend)
     backend.apply_rules([role for role in app.roles if not role.has_overrides()], values)  # before anything is built
     backend._pre_build_validate(app, scheduler, values)
-    if (files and files.section("secrets")) or any(
-        not _STRINGS.issuperset(map(type, r.env.values())) for r in app.roles
-    ):
-        from torchx.runner.ground.secrets import secret_files
-        from torchx.workspace.private import keep_out
-
-        keep_out(secret_files(app, files))  # before anything is copied
+    _keep_secret_files_out(app, files)  # before anything is copied
     tags = _build_workspaces(app, backend, values)
     parent_run_id = parent_run_id or os.environ.get(ENV_PARENT_RUN_ID)
     try:
@@ -132,6 +126,16 @@ def dry_run(
         if not made.sample_s and Wishes.of(app).idle:
             raise SpecError("`--idle` needs samples, and `every` of `[metrics]` is 0", hint="omit one of them")
     return info
+
+
+def _keep_secret_files_out(app: AppDef, files: ConfigFiles) -> None:
+    if (files and files.section("secrets")) or any(
+        not _STRINGS.issuperset(map(type, r.env.values())) for r in app.roles
+    ):
+        from torchx.runner.ground.secrets import secret_files
+        from torchx.workspace.private import keep_out
+
+        keep_out(secret_files(app, files))
 
 
 def _add_uv(app: AppDef, files: ConfigFiles) -> None:
