@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.backends.shell import Shell
-from tests.backends.slurm.conftest import becomes
+from tests.backends.slurm.test_slurm_watchdog import clean, ends, status
+
+__all__ = ["clean"]
 
 WORKS = "i=0; while [ $i -lt 1500000 ]; do i=$((i+1)); done"
 
@@ -23,24 +23,6 @@ def own(tmp_path: Path) -> Iterator[Shell]:
     (tmp_path / ".torchxconfig").write_text("[metrics]\nevery = 1s\n")
     path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
     yield Shell(tmp_path, {**os.environ, "PATH": path, "TORCHX_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)})
-
-
-@pytest.fixture
-def clean(own: Shell) -> Iterator[list[str]]:
-    handles: list[str] = []
-    yield handles
-    for handle in handles:
-        own.torchx("cancel", handle, check=False)
-        ends(own, handle)
-
-
-def status(shell: Shell, handle: str) -> Any:
-    return json.loads(shell.torchx("status", handle, "--json", check=False))
-
-
-def ends(shell: Shell, handle: str) -> Any:
-    becomes(lambda: status(shell, handle)["state"] in ("PENDING", "RUNNING"), False)
-    return status(shell, handle)
 
 
 def job(shell: Shell, script: str, *words: str) -> str:
