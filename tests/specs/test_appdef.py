@@ -114,6 +114,7 @@ def test_order_of_fields_is_public() -> None:
     assert [f.name for f in dataclasses.fields(Role)] == [
         "name", "image", "min_replicas", "entrypoint", "args", "env", "num_replicas", "max_retries", "retry_policy",
         "resource", "port_map", "metadata", "mounts", "workspace", "overrides",
+            "after", "ready", "ends_job", "restarts_after",
     ]  # fmt: skip
     assert [f.name for f in dataclasses.fields(AppDef)] == ["name", "roles", "metadata"]
     assert list(inspect.signature(Resource).parameters) == ["cpu", "gpu", "memMB", "capabilities", "devices", "tags"]

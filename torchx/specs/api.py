@@ -21,6 +21,7 @@ from torchx.specs.handles import (
 from torchx.specs.macros import macros
 from torchx.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount
 from torchx.specs.options.runopts import CfgVal, InvalidRunConfigException, get_type_name, runopt, runopts
+from torchx.specs.order import Ready
 from torchx.specs.states import NONE, RESET, YELLOW_BOLD, AppState, ReplicaState, is_started, is_terminal
 from torchx.specs.status import AppStatus, AppStatusError, ReplicaStatus, RoleStatus
 from torchx.specs.workspaces import Workspace
@@ -58,6 +59,7 @@ __all__ = [
     "Metadata",
     "MountType",
     "ParsedAppHandle",
+    "Ready",
     "ReplicaState",
     "ReplicaStatus",
     "Resource",
@@ -234,6 +236,11 @@ class Role:
         workspace: source code to add to the image.
         overrides: late-bound values of other fields: reading such a field returns the value given here; see
             :meth:`resolve_overrides`.
+        after: names of roles that must be ready before this one starts.
+        ready: when a replica is ready, for the roles that are after this one; None: when it has started.
+        ends_job: the job ends when all replicas of this role have ended, with its state; the others are cancelled.
+        restarts_after: a restart of this role also restarts those after it; else they go on, and only those that
+            have not started wait again.
 
     >>> trainer = Role("trainer", image="pytorch:latest", entrypoint="python", args=["-m", "train"])
     >>> trainer.num_replicas, trainer.resource == Resource(cpu=1, memMB=128)
@@ -257,6 +264,10 @@ class Role:
     mounts: list[BindMount | VolumeMount | DeviceMount] = field(default_factory=list)
     workspace: Workspace | None = None
     overrides: dict[str, Any] = field(default_factory=dict)
+    after: list[str] = field(default_factory=list)
+    ready: Ready | None = None
+    ends_job: bool = False
+    restarts_after: bool = False
 
     def pre_proc(self, scheduler: str, dryrun_info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:  # noqa: ARG002 - a hook
         """Change the request before it is submitted: a hook for subclasses.

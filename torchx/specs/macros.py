@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchx.util.records import dataclass
+from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 class macros:  # noqa: N801 - a public name
     """Placeholders for a role's ``entrypoint``, ``args``, ``env``, ``metadata`` and ``mounts``.
 
-    Only these five are substituted; any other ``$``, ``$$`` or ``${...}`` is left unchanged, for the shell. ``$${``
-    escapes a ``${``: components write ``$${`` + ``macros.rank0_env`` + ``}`` for the shell variable whose name is the
-    value of the macro.
+    Only these five, and the addresses of roles (:class:`torchx.specs.order.Addresses`: ``${role.NAME.host}``,
+    ``.hosts``, ``.port.PORT``), are substituted; any other ``$``, ``$$`` or ``${...}`` is left unchanged, for the shell.
+    ``$${`` escapes a ``${``: components write ``$${`` + ``macros.rank0_env`` + ``}`` for the shell variable whose name
+    is the value of the macro.
 
     >>> role_args = ["--id", macros.app_id, "${HOME}/$$", "$${app_id}", "$${" + macros.rank0_env + ":=localhost}"]
     >>> values = macros.Values(img_root="/img", app_id="job_1", replica_id="0", rank0_env="RANK0")
@@ -42,13 +43,16 @@ class macros:  # noqa: N801 - a public name
 
     @dataclass
     class Values:
-        """Values of the macros for one replica; an empty ``base_img_root`` means ``img_root``."""
+        """Values of the macros for one replica; an empty ``base_img_root`` means ``img_root``; ``addresses`` are those
+        of roles, by macro.
+        """
 
         img_root: str
         app_id: str
         replica_id: str
         rank0_env: str
         base_img_root: str = ""
+        addresses: dict[str, str] = field(default_factory=dict)
 
         def apply(self, role: Role) -> Role:
             """Return a new role with the macros substituted.
@@ -79,6 +83,7 @@ class macros:  # noqa: N801 - a public name
                 "app_id": str(self.app_id),
                 "replica_id": str(self.replica_id),
                 "rank0_env": str(self.rank0_env),
+                **self.addresses,
             }
 
 

@@ -20,6 +20,7 @@ from torchx.errors import SpecError
 from torchx.specs.api import AppDef, Resource, RetryPolicy, Role, UnsetResource
 from torchx.specs.copies import copy_data
 from torchx.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount
+from torchx.specs.order import PROBES, Ready
 from torchx.specs.workspaces import Workspace
 from torchx.util.records import record_fields
 from torchx.util.secrets import AMBIGUOUS, mask_args, mask_env, mask_value
@@ -29,6 +30,7 @@ Fallback = Callable[[Any], Any]
 
 FORMAT_VERSION = 1
 _ROLE_FIELDS = [name for name, *_ in record_fields(Role)]
+_ORDER = ("after", "ready", "ends_job", "restarts_after")  # written only where they are set
 _MAX_DEPTH = 100  # levels; code that copies and writes a job is recursive
 
 
@@ -110,7 +112,8 @@ def _role(role: Role) -> dict[str, Any]:
     resource: Resource = own["resource"]
     amounts = _NULL if resource.is_unset else {name: getattr(resource, name) for name in _NULL}
     return {
-        **{name: own[name] for name in _ROLE_FIELDS},
+        **{name: own[name] for name in _ROLE_FIELDS if name not in _ORDER},
+        **{name: vars(value) if name == "ready" else value for name in _ORDER if (value := own.get(name))},
         "env": {k: v if v.__class__ is str else _reference(v) for k, v in own["env"].items()},
         "retry_policy": str(getattr(own["retry_policy"], "value", own["retry_policy"])),
         "resource": {**amounts, **{name: getattr(resource, name) for name in ("capabilities", "devices", "tags")}},
@@ -215,6 +218,7 @@ def _read_role(data: Any, path: str) -> Role:
     node = _Node(data, path)
     retry_policy = node.take("retry_policy", str, RetryPolicy.APPLICATION.value)
     workspace = node.take("workspace", (dict, type(None)), None)
+    ready = node.take("ready", (dict, type(None)), None)
     if retry_policy not in RetryPolicy.__members__:
         raise SpecError(
             f"`{path}.retry_policy` is `{retry_policy}`", hint=f"one of: {', '.join(RetryPolicy.__members__)}"
@@ -235,9 +239,23 @@ def _read_role(data: Any, path: str) -> Role:
         mounts=[_read_mount(m, f"{path}.mounts[{i}]") for i, m in enumerate(node.take("mounts", list, []))],
         workspace=None if workspace is None else _read_workspace(workspace, f"{path}.workspace"),
         overrides=node.take("overrides", dict, {}),
+        after=node.take("after", list, []),
+        ready=None if ready is None else _read_ready(ready, f"{path}.ready"),
+        ends_job=node.take("ends_job", bool, False),
+        restarts_after=node.take("restarts_after", bool, False),
     )
     node.close()
     return role
+
+
+def _read_ready(data: Any, path: str) -> Ready:
+    node = _Node(data, path)
+    texts = {name: node.take(name, str, "") for name in PROBES}
+    ready = Ready(
+        **texts, within=node.take("within", str, "5m"), at_least=node.take("at_least", (int, type(None)), None)
+    )
+    node.close()
+    return ready
 
 
 def _read_variable(value: Any, path: str) -> Any:

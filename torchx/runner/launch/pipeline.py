@@ -13,6 +13,7 @@ from torchx.runner.ground.trackers import get_configured_trackers, tracker_envir
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
 from torchx.specs.api import GPU_TYPE, AppDef, AppDryRunInfo, CfgVal, Workspace, macros, make_app_handle
 from torchx.specs.copies import copy_data
+from torchx.specs.order import has_order, order_of
 from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.checks import CHECK_NODES
 from torchx.specs.wishes.scripts import SBATCH
@@ -91,6 +92,8 @@ def dry_run(
     if app.metadata:
         _check_metadata(app, scheduler, backend, settings)  # before anything is built
     _check_overlays(app, scheduler, backend)
+    if has_order(app):
+        _check_order(app, scheduler, backend.capabilities)
     backend.apply_rules([role for role in app.roles if not role.has_overrides()], values)  # before anything is built
     backend._pre_build_validate(app, scheduler, values)
     _keep_secret_files_out(app, files)  # before anything is copied
@@ -201,6 +204,20 @@ def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settin
         check_after(wishes.after, scheduler, backend.capabilities)
     if wishes.timeout_s:
         _check_timeout(wishes, scheduler, backend.capabilities, settings)
+
+
+def _check_order(app: AppDef, scheduler: str, caps: Capabilities) -> None:
+    """Raise SpecError for an order of roles that is invalid, NotSupportedError for one that the scheduler lacks."""
+    probes = {order.probe for order in order_of(app).values() if order.probe}
+    if not caps.order:
+        raise NotSupportedError(
+            f"roles of `{app.name}` wait for each other, and `{scheduler}` cannot start them in order",
+            hint="omit `after`, `ready`, `ends_job` and addresses of roles",
+        )
+    for probe in sorted(probes.difference(caps.order)):
+        raise NotSupportedError(
+            f"`{scheduler}` cannot see whether a role is ready by `{probe}`", hint=f"use {' or '.join(caps.order)}"
+        )
 
 
 def _check_overlays(app: AppDef, scheduler: str, backend: Scheduler[Any]) -> None:

@@ -33,6 +33,8 @@ class Capabilities:
         setup: the shell for lines before the program (``--setup``, ``--uv``, the run option ``setup``): ``bash``, or
             ``sh`` for bash if the image has it; empty: not supported.
         after: supported conditions of ``--after``: ``ok``, ``any``, ``fail``.
+        order: probes by which a role can be ready for others (``Role.after``, ``ready``, ``ends_job``): ``tcp``,
+            ``http``, ``log``, ``file``; empty: roles have no order.
         image_program: an empty entrypoint of a role stands for the program that its image starts.
         elastic: ``min_replicas`` of a role is honoured.
         multi_role: a job may have more than one role.
@@ -67,6 +69,7 @@ class Capabilities:
     idle: bool = False
     setup: str = ""
     after: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
     image_program: bool = False
     elastic: bool = False
     multi_role: bool = False

@@ -45,6 +45,7 @@ class ReplicaFacts:
         stopped: it was ended because of other replicas or together with the whole job.
         before: why the process or pod that it replaces had failed.
         earlier: that failure, for the record, in case that nothing is left of the replica at its end.
+        ready: Unix time at which the probe of its role succeeded, seconds; 0: not yet, or it has none.
     """
 
     role: str
@@ -63,6 +64,7 @@ class ReplicaFacts:
     stopped: bool = False
     before: str = ""
     earlier: Failure | None = None
+    ready: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +78,7 @@ class RoleFacts:
         reason: of that state, as a sentence without full stop.
         restarts: its owner restarts failed replicas, so that a failed replica does not end the role.
         ending: its owner has given up and is waiting for the last replicas to end.
+        ends_job: the job ends when it has ended, with its state.
     """
 
     name: str
@@ -85,6 +88,7 @@ class RoleFacts:
     reason: str = ""
     restarts: bool = False
     ending: bool = False
+    ends_job: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

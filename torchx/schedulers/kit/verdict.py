@@ -111,11 +111,18 @@ def state_of(facts: JobFacts) -> AppState:
 
 
 def _folded(facts: JobFacts) -> AppState:
-    folded = fold(role_state(role) for role in facts.roles)
+    folded = _fold_roles(facts)
     if facts.state is AppState.FAILED and facts.kind not in _OF_THE_JOB and folded is AppState.SUCCEEDED:
         # the scheduler counts any lost replica as a failure, but an elastic job may have succeeded without it
         return folded if any(role.min_replicas is not None for role in facts.roles) else facts.state
     return folded if facts.state is None else facts.state
+
+
+def _fold_roles(facts: JobFacts, *, at_its_end: bool = False) -> AppState:
+    """Return the state of the roles together: that of a role which ends the job, once it has ended."""
+    states = [role_state(role, at_its_end=at_its_end) for role in facts.roles]
+    ended = [s for role, s in zip(facts.roles, states, strict=True) if role.ends_job and is_terminal(s)]
+    return ended[0] if ended else fold(states)
 
 
 def _is_open(role: RoleFacts) -> bool:
@@ -149,7 +156,7 @@ def judge(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ONCE)
     state = state_of(facts)
     final = state  # the state when the last replica will have ended
     if state is AppState.RUNNING:
-        final = fold(role_state(role, at_its_end=True) for role in facts.roles)
+        final = _fold_roles(facts, at_its_end=True)
     suspects = _suspects(facts, final)
     failures: dict[_Position, Failure] = {}
     culprit = None
@@ -389,6 +396,10 @@ def describe(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ON
 
     Arguments: see :func:`judge`.
     """
+    if any(role.after or role.ready or role.ends_job for role in facts.definition):
+        from torchx.schedulers.kit.order import with_order
+
+        facts = with_order(facts)
     verdict = judge(facts, look, at_once=at_once)
     return DescribeAppResponse(
         app_id=facts.app_id,

@@ -1,0 +1,129 @@
+"""The order of roles: what is checked before a job is submitted, and the addresses that roles know of each other."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from torchx.errors import NotSupportedError, SpecError
+from torchx.runner.launch.pipeline import _check_order
+from torchx.schedulers.kit.caps import Capabilities
+from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.schedulers.kit.replicas import replicas
+from torchx.schedulers.kit.verdict import describe, state_of
+from torchx.specs import AppDef, AppState, Ready, Role
+from torchx.specs.order import Addresses, RoleOrder, order_of
+from torchx.specs.serialize import appdef_from_dict, appdef_to_dict
+
+
+def _server(**changes: Any) -> Role:
+    given = {"num_replicas": 2, "port_map": {"http": 8000, "metrics": 9000}, **changes}
+    return Role("server", "img", entrypoint="serve", **given)
+
+
+def _trainer(**changes: Any) -> Role:
+    return Role("trainer", "img", entrypoint="train", **{"after": ["server"], **changes})
+
+
+@pytest.mark.parametrize(
+    ("ready", "expected"),
+    [
+        (Ready(tcp="metrics"), ("tcp", "metrics", "", 300, 2)),
+        (Ready(tcp="22", within="30s"), ("tcp", "22", "", 30, 2)),
+        (Ready(http="/health", at_least=1), ("http", "http", "/health", 300, 1)),
+        (Ready(http="metrics:/up"), ("http", "metrics", "/up", 300, 2)),
+        (Ready(http="9/up"), ("http", "9", "/up", 300, 2)),
+        (Ready(log=r"step \d+ of \\d \w"), ("log", "", r"step [0-9]+ of \\d [[:alnum:]_]", 300, 2)),
+        (Ready(file="out/ready"), ("file", "", "out/ready", 300, 2)),
+    ],
+)
+def test_probes(ready: Ready, expected: tuple[object, ...]) -> None:
+    found = order_of(AppDef("a", [_server(ready=ready), _trainer()]))["server"]
+    assert (found.probe, found.port, found.what, found.within_s, found.at_least) == expected
+
+
+@pytest.mark.parametrize(
+    ("roles", "said"),
+    [
+        ([_trainer()], "role `trainer` waits for role `server`, which the job does not have"),
+        ([_trainer(after=["trainer"])], "`trainer`, which is itself"),
+        ([_server(after=["trainer"]), _trainer()], "in a circle: server, trainer"),
+        ([_server(ready=Ready())], "has 0 probes"),
+        ([_server(ready=Ready(tcp="http", log="x"))], "has 2 probes"),
+        ([_server(ready=Ready(tcp="grpc"))], "at the port `grpc`"),
+        ([_server(ready=Ready(tcp="99999"))], "at the port `99999`"),
+        ([_server(ready=Ready(http="/h h"))], "omit spaces"),
+        ([_server(port_map={}, ready=Ready(http="/h"))], "at the port ``"),
+        ([_server(ready=Ready(log="(?i)x"))], "`(?` is not understood"),
+        ([_server(ready=Ready(log=r"a\b"))], r"`\b` is not understood"),
+        ([_server(ready=Ready(log="("))], "no regular expression"),
+        ([_server(ready=Ready(tcp="http", within="5"))], "`5` is not a length of time"),
+        ([_server(ready=Ready(tcp="http", at_least=3))], "`at_least=3` of its 2 replicas"),
+        ([_server(), _trainer(args=["${role.serv.host}"])], "`${role.serv.host}`, which is no address"),
+        ([_server(), _trainer(env={"A": "${role.server.port.grpc}"})], "`${role.server.port.grpc}`"),
+        ([_server(), Role("SERVER", "img", ends_job=True)], "share the variable `TORCHX_HOSTS_SERVER`"),
+    ],
+)
+def test_what_cannot_be(roles: list[Role], said: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(said)):
+        order_of(AppDef("a", roles))
+
+
+def test_jobs_without_order_are_as_before() -> None:
+    app = AppDef("a", [_server(args=["${role}", "${role.x", "${HOME}"])])
+    assert order_of(app) == {}
+    assert not {"after", "ready", "ends_job", "restarts_after"} & appdef_to_dict(app)["roles"][0].keys()
+
+
+def test_a_record_keeps_the_order() -> None:
+    ready = Ready(http="/health", within="1m", at_least=1)
+    app = AppDef("a", [_server(ready=ready, restarts_after=True), _trainer(ends_job=True)])
+    assert appdef_from_dict(appdef_to_dict(app)) == app
+
+
+def test_addresses() -> None:
+    app = AppDef(
+        "a", [_server(args=["${role.server.port.http}"]), _trainer(args=["${role.server.hosts}", "$${role.x.host}"])]
+    )
+    addresses = Addresses(app, lambda role, k: f"{role.name}-{k}", lambda role, k, name: role.port_map[name] + k)
+    found = [(r.role.args, r.role.env["TORCHX_HOSTS_SERVER"]) for r in replicas(app, "id", addresses=addresses)]
+    hosts = "server-0:8000,server-1:8001"
+    assert found == [(["8000"], hosts), (["8001"], hosts), ([hosts, "${role.x.host}"], hosts)]
+
+
+def test_backends_that_cannot() -> None:
+    app = AppDef("a", [_server(ready=Ready(log="up")), _trainer()])
+    _check_order(app, "some", Capabilities(order=("log", "tcp")))
+    with pytest.raises(NotSupportedError, match="`some` cannot start them in order"):
+        _check_order(app, "some", Capabilities())
+    with pytest.raises(NotSupportedError, match="`some` cannot see whether a role is ready by `log`"):
+        _check_order(app, "some", Capabilities(order=("tcp",)))
+
+
+def _facts(server: list[dict[str, Any]], trainer: AppState, **of_trainer: Any) -> JobFacts:
+    app = [_server(ready=Ready(tcp="http")), _trainer(ends_job=True)]
+    ups = [ReplicaFacts(role="server", replica=k, **values) for k, values in enumerate(server)]
+    mine = [ReplicaFacts(role="trainer", replica=0, state=trainer, **of_trainer)]
+    roles = [RoleFacts(name="server", replicas=ups), RoleFacts(name="trainer", replicas=mine, ends_job=True)]
+    return JobFacts(app_id="a", roles=roles, definition=app)
+
+
+def test_status_of_waiting_and_ending_roles() -> None:
+    up = {"state": AppState.RUNNING, "ready": 5.0}
+    waiting = describe(_facts([up, {"state": AppState.RUNNING}], AppState.PENDING))
+    assert (waiting.state, waiting.msg) == (AppState.RUNNING, "trainer/0: waits for server to be ready (1 of 2)")
+    stopped = {"state": AppState.FAILED, "signal": "SIGTERM", "stopped": True}
+    ended = describe(_facts([stopped, stopped], AppState.SUCCEEDED))
+    assert ended.state is AppState.SUCCEEDED
+    assert [r.state for role in ended.roles_statuses for r in role.replicas] == [AppState.CANCELLED] * 2 + [
+        AppState.SUCCEEDED
+    ]
+    assert state_of(_facts([up, up], AppState.SUCCEEDED)) is AppState.RUNNING  # until the others are gone
+    failed = describe(_facts([stopped, stopped], AppState.FAILED, exit_code=3))
+    assert (failed.state, failed.msg[:22]) == (AppState.FAILED, "trainer/0: exit code 3")
+
+
+def test_an_order_without_probe() -> None:
+    assert (str(RoleOrder()), str(RoleOrder(probe="log", what="up"))) == ("", "log `up`")

@@ -1,0 +1,112 @@
+"""Roles that wait for others: what they wait for, and why a job failed whose role was not ready in time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchx.specs.api import AppState
+from torchx.specs.order import RoleOrder, has_order, order_of
+from torchx.util.records import replace
+
+if TYPE_CHECKING:
+    from torchx.schedulers.kit.facts import JobFacts, RoleFacts
+    from torchx.specs.api import AppDef
+
+_WAITING = (AppState.PENDING, AppState.SUBMITTED)
+_BEGUN = (AppState.RUNNING, AppState.SUCCEEDED)
+
+
+def with_order(facts: JobFacts) -> JobFacts:
+    """Return the facts with the reason why roles wait for others, by the definition of the job."""
+    orders = _orders(facts)
+    if not orders:
+        return facts
+    found = {role.name: role for role in facts.roles}
+    roles = []
+    for role in facts.roles:
+        order = orders.get(role.name, RoleOrder())
+        why = "; ".join(filter(None, (waits_for(found.get(name), orders[name], name) for name in order.after)))
+        waiting = [replace(r, reason=why) if r.state in _WAITING and not r.reason else r for r in role.replicas]
+        roles.append(replace(role, replicas=waiting if why else role.replicas, ends_job=order.ends_job))
+    return replace(facts, roles=roles)
+
+
+def _orders(facts: JobFacts) -> dict[str, RoleOrder]:
+    from torchx.errors import SpecError
+    from torchx.specs.api import AppDef
+
+    app: AppDef = AppDef(facts.app_id, list(facts.definition))
+    try:
+        return order_of(app) if has_order(app) else {}
+    except SpecError:  # of a record that another version wrote
+        return {}
+
+
+def is_ready(role: RoleFacts, order: RoleOrder) -> bool:
+    """Whether the roles after this one may start."""
+    return _count(role, order) >= order.at_least
+
+
+def _count(role: RoleFacts, order: RoleOrder) -> int:
+    return sum(bool(r.ready) if order.probe else r.state in _BEGUN for r in role.replicas)
+
+
+def waits_for(role: RoleFacts | None, order: RoleOrder, name: str) -> str:
+    """Return what those after a role wait for; empty if it is ready.
+
+    >>> from torchx.schedulers.kit.facts import ReplicaFacts, RoleFacts
+    >>> up = [ReplicaFacts(role="server", replica=k, state=AppState.RUNNING, ready=1.0 - k) for k in range(2)]
+    >>> waits_for(RoleFacts(name="server", replicas=up), RoleOrder(probe="tcp", at_least=2), "server")
+    'waits for server to be ready (1 of 2)'
+    """
+    if role is not None and is_ready(role, order):
+        return ""
+    how = f"be ready ({0 if role is None else _count(role, order)} of {order.at_least})" if order.probe else "start"
+    return f"waits for {name} to {how}"
+
+
+def late(name: str, order: RoleOrder, within: str, seen: str = "", said: str = "") -> str:
+    """Return the sentence on a role that was not ready in time.
+
+    Args:
+        within: how long it was waited for, as its user wrote it.
+        seen: what the last probe saw.
+        said: last words of one of its replicas.
+
+    >>> late("server", RoleOrder(probe="http", port="http", what="/health"), "5m", "status 503", "loading weights")
+    'role server was not ready within 5m: GET :http/health: status 503; its last words: loading weights'
+    """
+    last = f"; its last words: {said}" if said else ""
+    return f"role {name} was not ready within {within}: {order}{f': {seen}' if seen else ''}{last}"
+
+
+def graph(app: AppDef) -> list[str]:
+    """Return the order of the roles as lines of text, those that start first at the top; empty without an order.
+
+    >>> from torchx.specs import AppDef, Ready, Role
+    >>> server = Role("server", "img", ready=Ready(tcp="80"))
+    >>> print(*graph(AppDef("a", [Role("driver", "img", after=["server"], ends_job=True), server])), sep="\\n")
+    server   ready by tcp 80 within 5m
+    driver   after server, ends the job
+    """
+    orders = order_of(app)
+    depth: dict[str, int] = {}
+
+    def level(name: str) -> int:
+        if name not in depth:
+            depth[name] = max((level(other) + 1 for other in orders[name].after), default=0)
+        return depth[name]
+
+    wide = max(map(len, orders), default=0)
+    roles = {role.name: role for role in app.roles}
+    return [f"{name:<{wide}}   {_words(orders[name], roles[name].ready)}" for name in sorted(orders, key=level)]
+
+
+def _words(order: RoleOrder, ready: object) -> str:
+    many = f" ({order.at_least} replicas)" if order.at_least > 1 else ""
+    parts = [
+        f"after {', '.join(order.after)}" if order.after else "",
+        f"ready by {order} within {getattr(ready, 'within', '')}{many}" if order.probe else "",
+        "ends the job" if order.ends_job else "",
+    ]
+    return ", ".join(filter(None, parts)) or "starts at once"

@@ -1,0 +1,288 @@
+"""The order of a job's roles: which waits for which, when one is ready, whose end ends the job, and their addresses.
+
+``Role.after`` names the roles that must be ready before this one starts, ``Role.ready`` says when its own replicas are,
+and with ``Role.ends_job`` the job ends when this role has ended.
+"""
+
+from __future__ import annotations
+
+from torchx.errors import SpecError
+from torchx.util.records import dataclass
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torchx.specs.api import AppDef, Role
+
+PROBES = ("tcp", "http", "log", "file")
+_MARK = "${role."
+_LONGEST = 64 << 10
+"""Characters of the longest list of hosts in a variable: Linux passes at most 128 KiB in one."""
+
+_CLASSES = {"d": "[0-9]", "s": "[[:space:]]", "w": "[[:alnum:]_]", "D": "[^0-9]", "S": "[^[:space:]]"}
+
+
+@dataclass
+class Ready:
+    """When a replica is ready: one of four probes succeeds once. A replica without one is ready when it has started.
+
+    Args:
+        tcp: a port accepts connections: a name in the role's ``port_map``, or a number.
+        http: a GET of this path is answered with status 200 to 399: ``/health`` at the port ``http`` of ``port_map``,
+            else its first; ``metrics:/up`` or ``9000:/up`` at another.
+        log: this regular expression matches a line of the replica's output, in the syntax of ``grep -E``, with the
+            classes ``\\d``, ``\\s``, ``\\w``.
+        file: this file exists, relative to the working directory of the replica.
+        within: how long after its start the role may take, such as ``5m``; then the job fails with class ``timeout``.
+        at_least: how many replicas must be ready; None: ``min_replicas`` of the role, else all.
+
+    >>> Ready(http="/health", within="2m")
+    Ready(http='/health', within='2m')
+    """
+
+    _brief_repr = True
+
+    tcp: str = ""
+    http: str = ""
+    log: str = ""
+    file: str = ""
+    within: str = "5m"
+    at_least: int | None = None
+
+
+@dataclass(frozen=True)
+class RoleOrder:
+    """The order of one role, checked and in the form that backends use.
+
+    Attributes:
+        after: names of the roles that must be ready before it starts.
+        probe: one of :data:`PROBES`; empty: a replica is ready when it has started.
+        port: of the probes ``tcp`` and ``http``, by its name in ``port_map`` or as a number.
+        what: the path of ``http``, the file, or the regular expression in the syntax of ``grep -E``.
+        within_s: seconds from its start in which the role must be ready.
+        at_least: how many replicas must be ready.
+        ends_job: the job ends when all its replicas have ended, with its state.
+        restarts_after: a restart of the role restarts those that are after it, if they have started.
+    """
+
+    after: tuple[str, ...] = ()
+    probe: str = ""
+    port: str = ""
+    what: str = ""
+    within_s: int = 300
+    at_least: int = 1
+    ends_job: bool = False
+    restarts_after: bool = False
+
+    def __str__(self) -> str:
+        """Return the probe as a person would write it; empty without one."""
+        return {"tcp": f"tcp {self.port}", "http": f"GET :{self.port}{self.what}"}.get(
+            self.probe, f"{self.probe} `{self.what}`" if self.probe else ""
+        )
+
+
+def has_order(app: AppDef) -> bool:
+    """Whether roles wait, are probed, end the job, or use the addresses of others.
+
+    >>> from torchx.specs import AppDef, Role
+    >>> has_order(AppDef("a", [Role("r", "img")])), has_order(AppDef("a", [Role("r", "img", ends_job=True)]))
+    (False, True)
+    """
+    return any(
+        role.after or role.ready or role.ends_job or role.restarts_after or next(_macros_in(role), "")
+        for role in app.roles
+    )
+
+
+def order_of(app: AppDef) -> dict[str, RoleOrder]:
+    """Return the order of each role by its name; empty if the job has none.
+
+    Raises:
+        SpecError: a role or port is unknown, roles wait for each other in a circle, or a probe is invalid.
+
+    >>> from torchx.specs import AppDef, Ready, Role
+    >>> server = Role("server", "img", port_map={"http": 8000}, ready=Ready(http="/health"))
+    >>> found = order_of(AppDef("a", [server, Role("trainer", "img", after=["server"])]))
+    >>> str(found["server"]), found["trainer"].after
+    ('GET :http/health', ('server',))
+    """
+    if not has_order(app):
+        return {}
+    found = {role.name: _order(role, app) for role in app.roles}
+    _check_circles(found)
+    names: dict[str, str] = {}
+    for role in app.roles:
+        other = names.setdefault(hosts_variable(role.name), role.name)
+        if other != role.name:
+            raise SpecError(f"roles `{other}` and `{role.name}` share the variable `{hosts_variable(role.name)}`")
+        _check_macros(role, app)
+    return found
+
+
+def hosts_variable(role: str) -> str:
+    """Return the name of the variable with the addresses of a role.
+
+    >>> hosts_variable("reward-model")
+    'TORCHX_HOSTS_REWARD_MODEL'
+    """
+    return "TORCHX_HOSTS_" + "".join(c if c.isascii() and c.isalnum() else "_" for c in role).upper()
+
+
+class Addresses:
+    """The addresses of a job's replicas, for macros and variables; backends give the hosts.
+
+    Args:
+        host: returns the host of replica ``k`` of a role, as others reach it.
+        port: returns the port of a replica that ``port_map`` names; None: that in ``port_map``.
+        hosts: returns all addresses of a role, ``h1:8000,h2:8000``; None: from ``host`` and ``port``.
+
+    >>> from torchx.specs import AppDef, Role
+    >>> server = Role("server", "img", num_replicas=2, port_map={"http": 8000})
+    >>> both = Addresses(AppDef("a", [server]), lambda role, k: f"node{k}")
+    >>> both.environment()
+    {'TORCHX_HOSTS_SERVER': 'node0:8000,node1:8000'}
+    >>> both.macros(server, 1)["role.server.host"]
+    'node1'
+    """
+
+    def __init__(
+        self,
+        app: AppDef,
+        host: Callable[[Role, int], str],
+        port: Callable[[Role, int, str], int | str] | None = None,
+        hosts: Callable[[Role], str] | None = None,
+    ) -> None:
+        self._roles = app.roles
+        self._host = host
+        self._port = port or (lambda role, _, name: role.port_map[name])
+        self._hosts = hosts or self._list
+        self._shared: dict[str, str] = {}
+        for role in app.roles:
+            self._shared.update(self._of(role, 0))
+            self._shared[f"role.{role.name}.hosts"] = self._hosts(role)
+
+    def macros(self, role: Role, k: int) -> dict[str, str]:
+        """Return the values of the macros in replica ``k`` of a role: of its own role, its own host and ports."""
+        return {**self._shared, **self._of(role, k)}
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables with the addresses of each role, without lists too long for a variable."""
+        known = {hosts_variable(role.name): self._shared[f"role.{role.name}.hosts"] for role in self._roles}
+        return {name: hosts for name, hosts in known.items() if len(hosts) <= _LONGEST}
+
+    def _of(self, role: Role, k: int) -> dict[str, str]:
+        ports = {f"role.{role.name}.port.{name}": str(self._port(role, k, name)) for name in role.port_map}
+        return {f"role.{role.name}.host": self._host(role, k), **ports}
+
+    def _list(self, role: Role) -> str:
+        name = next(iter(role.port_map), None)
+        ends = [f":{self._port(role, k, name)}" if name else "" for k in range(role.num_replicas)]
+        return ",".join(f"{self._host(role, k)}{end}" for k, end in enumerate(ends))
+
+
+def _order(role: Role, app: AppDef) -> RoleOrder:
+    names = [other.name for other in app.roles]
+    for other in role.after:
+        if other not in names or other == role.name:
+            why = "which is itself" if other == role.name else "which the job does not have"
+            others = ", ".join(n for n in names if n != role.name) or "there is none"
+            raise SpecError(f"role `{role.name}` waits for role `{other}`, {why}", hint=f"other roles: {others}")
+    least = role.num_replicas if role.min_replicas is None else role.min_replicas
+    plain = RoleOrder(tuple(role.after), at_least=least, ends_job=role.ends_job, restarts_after=role.restarts_after)
+    return plain if role.ready is None else _probe(role, role.ready, plain)
+
+
+def _probe(role: Role, ready: Ready, plain: RoleOrder) -> RoleOrder:
+    from torchx.specs.wishes.timeouts import parse_timeout
+    from torchx.util.records import replace
+
+    given = [name for name in PROBES if getattr(ready, name)]
+    if len(given) != 1:
+        hint = f"give one of {', '.join(PROBES)}: `Ready(tcp='http')`"
+        raise SpecError(f"role `{role.name}` has {len(given)} probes in its `ready`", hint=hint)
+    least = plain.at_least if ready.at_least is None else ready.at_least
+    if not isinstance(least, int) or not 1 <= least <= role.num_replicas:
+        raise SpecError(
+            f"role `{role.name}` is ready with `at_least={least}` of its {role.num_replicas} replicas",
+            hint=f"1 to {role.num_replicas}",
+        )
+    probe, what, port = given[0], str(getattr(ready, given[0])), ""
+    if probe == "tcp":
+        port, what = what, ""
+    elif probe == "http":
+        named, _, path = what.partition("/")
+        port, what = named.removesuffix(":") or _default_port(role), f"/{path}"
+    elif probe == "log":
+        what = _extended(what, role.name)
+    if probe in ("tcp", "http"):
+        _check_port(role, port)
+    if any(ord(c) < 32 or ord(c) == 127 for c in what) or (probe == "http" and " " in what):
+        raise SpecError(f"role `{role.name}` is ready by `{what!r}`", hint="omit spaces and control characters")
+    return replace(plain, probe=probe, port=port, what=what, within_s=parse_timeout(ready.within), at_least=least)
+
+
+def _default_port(role: Role) -> str:
+    return "http" if "http" in role.port_map else next(iter(role.port_map), "")
+
+
+def _check_port(role: Role, port: str) -> None:
+    if port in role.port_map or (port.isdecimal() and 1 <= int(port) <= 65535):
+        return
+    known = ", ".join(role.port_map) or "it has none"
+    raise SpecError(
+        f"role `{role.name}` is ready at the port `{port}`", hint=f"a number, or a name in its `port_map`: {known}"
+    )
+
+
+def _extended(pattern: str, role: str) -> str:
+    """Return a pattern for ``grep -E``; raises SpecError for one that only Python, or nothing, understands."""
+    import re
+
+    odd = re.search(r"\(\?|[*+?}][+?]|\\[A-Za-z0-9]", re.sub(r"\\\\|\\[dswDS]", "", pattern))
+    try:
+        re.compile(pattern)
+    except re.error as e:
+        raise SpecError(f"role `{role}` is ready by the log `{pattern}`, which is no regular expression: {e}") from None
+    if odd:
+        raise SpecError(
+            f"role `{role}` is ready by the log `{pattern}`, and `{odd[0]}` is not understood",
+            hint="use what `grep -E` knows, and \\d, \\s, \\w",
+        )
+    return re.sub(r"(\\\\)|\\([dswDS])", lambda m: m[1] or _CLASSES[m[2]], pattern)
+
+
+def _check_circles(orders: dict[str, RoleOrder]) -> None:
+    left = {name: set(order.after) for name, order in orders.items()}
+    while left:
+        free = {name for name, after in left.items() if not after & left.keys()}
+        if not free:
+            raise SpecError(f"roles wait for each other in a circle: {', '.join(sorted(left))}")
+        left = {name: after for name, after in left.items() if name not in free}
+
+
+def _macros_in(role: Role) -> Iterator[str]:
+    """Yield the macros of addresses in a role, ``server.port.http``."""
+    values: list[object] = [role.entrypoint, *role.args, *role.env.values(), role.metadata, *map(vars, role.mounts)]
+    while values:
+        value = values.pop()
+        if isinstance(value, str):
+            if _MARK in value:
+                yield from (piece.partition("}")[0] for piece in value.split(_MARK)[1:] if "}" in piece)
+        elif isinstance(value, dict):
+            values += value.values()
+        elif isinstance(value, (list, tuple)):
+            values += value
+
+
+def _check_macros(role: Role, app: AppDef) -> None:
+    known = {}
+    for other in app.roles:
+        known.update(dict.fromkeys(f"{other.name}.{what}" for what in ("host", "hosts")))
+        known.update(dict.fromkeys(f"{other.name}.port.{name}" for name in other.port_map))
+    for macro in _macros_in(role):
+        if macro not in known:
+            raise SpecError(
+                f"role `{role.name}` has `{_MARK}{macro}}}`, which is no address of the job",
+                hint=f"it has {', '.join(f'{_MARK}{name}}}' for name in known)}",
+            )
