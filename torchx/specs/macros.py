@@ -16,7 +16,7 @@ class macros:  # noqa: N801 - a public name
     """Placeholders for a role's ``entrypoint``, ``args``, ``env``, ``metadata`` and ``mounts``.
 
     Only these five, and the addresses of roles (:class:`torchx.specs.order.Addresses`: ``${role.NAME.host}``,
-    ``.hosts``, ``.port.PORT``), are substituted; any other ``$``, ``$$`` or ``${...}`` is left unchanged, for the shell.
+    ``.hosts``, ``.port.PORT``), are substituted; any other ``$``, ``$$`` or ``${...}`` is left for the shell.
     ``$${`` escapes a ``${``: components write ``$${`` + ``macros.rank0_env`` + ``}`` for the shell variable whose name
     is the value of the macro.
 

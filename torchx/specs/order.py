@@ -243,7 +243,9 @@ def _extended(pattern: str, role: str) -> str:
     try:
         re.compile(pattern)
     except re.error as e:
-        raise SpecError(f"role `{role}` is ready by the log `{pattern}`, which is no regular expression: {e}") from None
+        raise SpecError(
+            f"role `{role}` is ready by the log `{pattern}`, which is not a valid regular expression: {e}"
+        ) from None
     if odd:
         raise SpecError(
             f"role `{role}` is ready by the log `{pattern}`, and `{odd[0]}` is not understood",
@@ -283,6 +285,6 @@ def _check_macros(role: Role, app: AppDef) -> None:
     for macro in _macros_in(role):
         if macro not in known:
             raise SpecError(
-                f"role `{role.name}` has `{_MARK}{macro}}}`, which is no address of the job",
+                f"role `{role.name}` has `{_MARK}{macro}}}`, which is not an address within the job",
                 hint=f"it has {', '.join(f'{_MARK}{name}}}' for name in known)}",
             )
