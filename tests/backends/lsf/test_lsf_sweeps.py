@@ -53,6 +53,29 @@ class TestSweepsOnLsf(SweepContract):
         errors = ground.runner.open_logs(f"{handle}/0", [("r", 0)], LogQuery(stream=Stream.STDERR))
         assert [line for some in errors for line in some] == ["oops\n"]
 
+    def test_tasks_that_share_an_element(self, ground: Ground, tmp_path: Path) -> None:
+        """Each has its own log, end and cause; one is cancelled alone; those that failed are packed again."""
+        gate = tmp_path / "gate"
+        script = f"echo {{k}} $LSB_JOBINDEX; case {{k}} in v1) exit 4 ;; v3) until [ -e {gate} ]; do sleep 0.1; done ;;"
+        handle = ground.sweep(f"{script} v4) sleep 1000 ;; esac", 7, 0, pack=3)
+        ground.until(handle, lambda t: t.states[3] is AppState.RUNNING)
+        assert ground.table(handle).states[4:6] == [AppState.PENDING] * 2
+        gate.touch()
+        ground.until(handle, lambda t: t.states[4] is AppState.RUNNING)
+        ground.runner.cancel(f"{handle}/4")
+        names = [state.name for state in ground.ended(handle).states]
+        assert names == ["SUCCEEDED", "FAILED", "SUCCEEDED", "SUCCEEDED", "CANCELLED", "SUCCEEDED", "SUCCEEDED"]
+        assert [ground.lines(f"{handle}/{k}") for k in range(7)] == [[f"v{k} {k // 3 + 1}\n"] for k in range(7)]
+        status = ground.runner.status(f"{handle}/1")
+        assert status is not None
+        assert "exit code 4" in status.msg
+        _, again = ground.runner.retry_sweep(handle)
+        assert (again.points, again.pack) == ([("v1",), ("v4",)], 3)
+        rest = ground.sweep("sleep 600", 4, 0, pack=2)
+        ground.until(rest, lambda t: t.states[0] is AppState.RUNNING)
+        ground.runner.cancel(rest)
+        assert ground.ended(rest).counts() == {AppState.CANCELLED: 4}
+
     def test_a_job_after_it(self, ground: Ground) -> None:
         """It starts when the last task has ended, whatever became of the others."""
         handle = ground.sweep("test {k} = v0 || exec sleep 600", 3, 0)

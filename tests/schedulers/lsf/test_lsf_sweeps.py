@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -46,10 +47,12 @@ def lsf(size: int) -> tuple[LsfScheduler, FakeCommandRunner]:
     return scheduler, fake
 
 
-def submitted(scheduler: LsfScheduler, job: AppDef, values: list[str], width: int = 0) -> tuple[str, Path]:
+def submitted(
+    scheduler: LsfScheduler, job: AppDef, values: list[str], width: int = 0, pack: int = 1
+) -> tuple[str, Path]:
     """App id and folder of a sweep over the value `v`."""
     info = scheduler.submit_dryrun(job, {})
-    tasks = TaskList(names=["v"], points=[(value,) for value in values], max_parallel=width)
+    tasks = TaskList(names=["v"], points=[(value,) for value in values], max_parallel=width, pack=pack)
     scheduler.check_tasks(info, tasks)
     app_id = scheduler.submit_tasks(info, tasks)
     folder = scheduler.folders(scheduler._here).of(app_id)
@@ -253,6 +256,85 @@ def test_lsf_has_forgotten_them() -> None:
     some = scheduler.describe_tasks(app_id, [2])
     assert some is not None
     assert "more memory than it asked for" in some[0].msg
+
+
+def test_an_element_runs_several_tasks(tmp_path: Path) -> None:
+    """Each has its own log and end; one that ended in an earlier run of the element, or was taken out, does not run."""
+    _, folder = submitted(lsf(2)[0], app("-c", "echo {v}; sleep 60 & test {v} != d"), list("abcdefgh"), 0, 3)
+    assert [option(words, "-J").partition("[")[2] for words in bsubs(folder)] == ["1-2]", "1-1]"]
+    (folder / "ends.h0").write_text("4 9 0 1\n3 143 1 1\n")
+    (folder / "skipped.7").touch()
+    for index, first, code in (("1", "0", 0), ("2", "0", 1), ("1", "2", 0)):
+        env = {**os.environ, "LSB_JOBID": "7", "LSB_JOBINDEX": index, "LSB_MCPU_HOSTS": "h1 1"}
+        words = ["bash", str(folder / "replicas.sh"), "0", first]
+        done = subprocess.run(words, env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=20)
+        assert (done.returncode, done.stderr) == (code, "")
+    ends = [" ".join(line.split()[:3]) for line in (folder / "ends.h1").read_text().splitlines()]
+    assert ends == ["0 0 0", "1 0 0", "2 0 0", "3 1 0", "5 0 0", "6 0 0", "7 143 1"]
+    assert [(folder / "r" / str(k) / "stdout.log").read_text() for k in (0, 3, 6)] == ["a\n", "d\n", "g\n"]
+    assert not (folder / "r" / "4").exists()
+
+
+@pytest.mark.parametrize("how", ["task", "element"])
+def test_what_ends_a_task_of_several(how: str, tmp_path: Path) -> None:
+    """Its cancellation ends all its processes, and the next one runs; bkill ends the element."""
+    _, folder = submitted(
+        lsf(0)[0], app("-c", "test {v} = b || { sh -c 'echo up; sleep 60'; echo no; }"), ["a", "b"], 0, 2
+    )
+    env = {**os.environ, "LSB_JOBID": "7", "LSB_JOBINDEX": "1", "LSB_MCPU_HOSTS": "h1 1"}
+    with subprocess.Popen(["bash", str(folder / "replicas.sh"), "0", "0"], env=env, start_new_session=True) as process:
+        while not (log := folder / "r" / "0" / "stdout.log").exists() or not log.read_text():
+            time.sleep(0.02)
+        (folder / "skipped.0").touch() if how == "task" else os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait(20) == 143
+    ends = [line.split()[:3] for line in (folder / "ends.h1").read_text().splitlines()]
+    assert ends == [["0", "143", "1"], *([["1", "0", "0"]] if how == "task" else [])]
+    assert (log.read_text(), log.with_name("stderr.log").read_text()) == ("up\n", "")
+
+
+def test_what_became_of_tasks_that_share_an_element() -> None:
+    """The first without an end runs, the others wait; those of an element that LSF ended have its cause."""
+    scheduler, fake = lsf(2)
+    app_id, folder = submitted(scheduler, app("{v}"), list("abcdefghij"), 0, 3)
+    (folder / "ends.h1").write_text("0 5 0 1700000000\n1 143 1 1700000005\n3 0 0 1700000005\n4 137 1 1700000009\n")
+    lines = [
+        element(app_id, 0, stat="RUN", exec_host="h1"),
+        element(app_id, 1, stat="EXIT", exit_code="137", exit_reason="TERM_MEMLIMIT: killed", exec_host="h1"),
+        element(app_id, 2, 2),
+        element(app_id, 3, 2),
+    ]
+    fake.on("bjobs", stdout=lambda _: answer(lines))
+    scheduler.cancel_task(app_id, 1)
+    scheduler.cancel_task(app_id, 3)  # has ended
+    scheduler.cancel_task(app_id, 7)
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert found.tasks is not None
+    names = [
+        "FAILED",
+        "CANCELLED",
+        "RUNNING",
+        "SUCCEEDED",
+        "FAILED",
+        "FAILED",
+        "PENDING",
+        "CANCELLED",
+        *["PENDING"] * 2,
+    ]
+    assert [s.name for s in found.tasks.states] == names
+    assert sorted(os.path.basename(p) for p in folder.glob("skipped.*")) == ["skipped.1", "skipped.7"]
+    some = scheduler.describe_tasks(app_id, [0, 4, 5])
+    assert some is not None
+    assert ["exit code 5" in some[0].msg, *("more memory" in one.msg for one in some[1:])] == [True] * 3
+    (folder / "submitted").write_text(str(int(time.time() - 7200)))
+    (folder / "reports").mkdir()
+    (folder / "reports" / "0.0.2").write_text("TERM_MEMLIMIT: job killed after reaching.\nExited with exit code 137.\n")
+    lines.clear()  # LSF has forgotten them
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert found.tasks is not None
+    names = ["FAILED", "CANCELLED", "CANCELLED", "SUCCEEDED", "FAILED", "FAILED", *["CANCELLED"] * 4]
+    assert [s.name for s in found.tasks.states] == names
 
 
 def test_ten_thousand_tasks_are_ten_commands_and_one_question() -> None:

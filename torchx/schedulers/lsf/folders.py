@@ -24,7 +24,7 @@ from torchx.schedulers.lsf.replicas import (
     STARTED_FILE,
     SUBMITTED_FILE,
 )
-from torchx.schedulers.lsf.sweeps import SWEEP_FILE, describe, ends_of, report_name, size_of
+from torchx.schedulers.lsf.sweeps import SWEEP_FILE, describe, ends_of, report_name, size_of, tasks_of
 from torchx.specs.api import Role
 from torchx.specs.wishes.retries import read_attempts
 from torchx.supervisor.layout import HANG_FILE
@@ -50,7 +50,10 @@ def jobs_of(
     texts = read_whole(files, [f.file(name) for f in folders.values() for name in _SMALL])
     roles = {app_id: roles_of(texts.get(f.file(JOB_FILE))) for app_id, f in folders.items()}
     sweeps = {i: size_of(texts.get(f.file(SWEEP_FILE), b"").decode()) for i, f in folders.items()}
-    exits, reports = _ends(files, found, folders, roles, {app_id: size for app_id, (_, size) in sweeps.items()})
+    exits = {app_id: ends_of(folder) if sweeps[app_id][1] else {} for app_id, folder in folders.items()}
+    packed = {app_id: pack for app_id, (_, _, pack) in sweeps.items() if pack > 1}
+    found = {**found, **{i: tasks_of(found[i], exits[i], folders[i], roles[i], pack) for i, pack in packed.items()}}
+    reports = _ends(files, found, folders, roles, sweeps=sweeps, exits=exits)
     jobs = {}
     for app_id, members in found.items():
         folder = folders.get(app_id)
@@ -85,7 +88,7 @@ def jobs_of(
                 times=(whole(text(STARTED_FILE).strip()), whole(text(ENDED_FILE).strip())),
             )
             facts = facts if shown == told else replace(facts, notes=[NOTE], ended=None)
-            width, size = sweeps[app_id]
+            width, size, _ = sweeps[app_id]
             jobs[app_id] = Known(facts, folder, describe(facts, width) if size else None)
     return jobs
 
@@ -119,34 +122,37 @@ def _ends(
     found: Mapping[str, Sequence[Row]],
     folders: Mapping[str, JobFolder],
     roles: Mapping[str, Sequence[Role]],
-    sizes: Mapping[str, int],
-) -> tuple[dict[str, dict[Position, Exit]], dict[str, dict[Position, str]]]:
-    """How failed and forgotten replicas ended, from the records of their scripts and from LSF's reports. ``sizes`` are
-    those of the arrays of sweeps, whose tasks share one file per host; 0 for other jobs.
+    *,
+    sweeps: Mapping[str, tuple[int, int, int]],
+    exits: dict[str, dict[Position, Exit]],
+) -> dict[str, dict[Position, str]]:
+    """How failed and forgotten replicas ended, from the records of their scripts, added to ``exits``, and from LSF's
+    reports. ``sweeps``: see :func:`size_of`; tasks share one record per host, which has been read.
     """
-    places: dict[str, tuple[str, Position]] = {}
-    exits: dict[str, dict[Position, Exit]] = {i: ends_of(f) if sizes[i] else {} for i, f in folders.items()}
+    places: dict[str, list[tuple[str, Position]]] = {}
     for app_id, folder in folders.items():
-        if size := sizes[app_id]:
+        _, size, pack = sweeps[app_id]
+        if size:
             for position in _forgotten(found[app_id], roles[app_id]):
                 left = exits[app_id].get(position)
                 if left is None or left.killed:
-                    places[posixpath.join(folder.path, REPORTS, report_name(position[1], size))] = (app_id, position)
+                    report = report_name(position[1] // pack, size)
+                    places.setdefault(posixpath.join(folder.path, REPORTS, report), []).append((app_id, position))
             continue
         failed = {(row.role, row.k) for row in found[app_id] if row.stat == "EXIT" and row.role < len(roles[app_id])}
         forgotten = _forgotten(found[app_id], roles[app_id])
         for index, k in failed | forgotten:
             result = posixpath.join(folder.replica(roles[app_id][index].name, k), EXIT_FILE)
-            places[result] = (app_id, (index, k))
+            places[result] = [(app_id, (index, k))]
         unread = {(row.role, row.k) for row in found[app_id] if row.exit_code == NO_PROGRAM}
         for index, k in forgotten | (failed & unread):
-            places[posixpath.join(folder.path, REPORTS, f"{index}.{k}")] = (app_id, (index, k))
+            places[posixpath.join(folder.path, REPORTS, f"{index}.{k}")] = [(app_id, (index, k))]
     reports: dict[str, dict[Position, str]] = {app_id: {} for app_id in folders}
     for path, data in read_whole(files, places).items():
-        app_id, position = places[path]
         text = data.decode("utf-8", "replace")
-        if posixpath.basename(path) != EXIT_FILE:
-            reports[app_id][position] = text
-        elif (left := Exit.parse(text)) is not None:
-            exits[app_id][position] = left
-    return exits, reports
+        for app_id, position in places[path]:
+            if posixpath.basename(path) != EXIT_FILE:
+                reports[app_id][position] = text
+            elif (left := Exit.parse(text)) is not None:
+                exits[app_id][position] = left
+    return reports

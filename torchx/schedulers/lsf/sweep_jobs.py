@@ -15,7 +15,7 @@ from torchx.schedulers.kit.views import View
 from torchx.schedulers.lsf import sweeps
 from torchx.schedulers.lsf.request import LsfBsub
 from torchx.schedulers.lsf.submission import SubmitsJobs
-from torchx.specs.api import AppDryRunInfo
+from torchx.specs.api import AppDryRunInfo, is_terminal
 from torchx.specs.handles import JobId
 from torchx.specs.tasks import TaskList
 from torchx.util.records import replace
@@ -33,6 +33,9 @@ class SpecialJobs(SubmitsJobs):
     def check_tasks(self, dryrun_info: AppDryRunInfo[LsfBsub], tasks: TaskList) -> None:  # noqa: ARG002  # the contract's signature
         sweeps.check(dryrun_info._app, dryrun_info.request.cfg)
 
+    def check_pack(self, dryrun_info: AppDryRunInfo[LsfBsub]) -> None:
+        """See :class:`torchx.schedulers.kit.abilities.PacksTasks`. All tasks of an array can share an element."""
+
     def submit_tasks(self, dryrun_info: AppDryRunInfo[LsfBsub], tasks: TaskList) -> str:
         info = copy.copy(dryrun_info)
         run = functools.partial(self.run_command, self._site_of(info._cfg))
@@ -49,8 +52,13 @@ class SpecialJobs(SubmitsJobs):
         return sweeps.describe_some(known.facts, numbers, functools.partial(self._look, known.folder))
 
     def cancel_task(self, app_id: str, number: int) -> None:
-        site = self._site(app_id)
-        if row := next((row for row in self._bjobs(site, [app_id]) if row.k == number), None):
+        site, folder = self._site(app_id), self._folder(app_id)
+        if folder is not None and sweeps.size_of(folder.text(sweeps.SWEEP_FILE))[2] > 1:
+            known = self._known(app_id)
+            if known is None or not is_terminal(known.facts.replicas()[number].state):
+                folder.files.write(folder.file(f"{sweeps.SKIPPED}{number}"), b"")  # its element sees it, and goes on
+                self._queries.forget(app_id)
+        elif row := next((row for row in self._bjobs(site, [app_id]) if row.k == number), None):
             self._accept_cancel(self.run_command(site, ["bkill", row.jobid]))
             self._queries.forget(app_id)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from torchx.errors import NotSupportedError
@@ -25,23 +25,27 @@ from torchx.schedulers.kit.tasks import (
 )
 from torchx.schedulers.lsf.answers import Exit
 from torchx.schedulers.lsf.options import Opts, in_docker
-from torchx.schedulers.lsf.parse import group_of, job_name
+from torchx.schedulers.lsf.parse import ENDS, Row, group_of, job_name
+from torchx.schedulers.lsf.reasons import app_state
 from torchx.schedulers.lsf.replicas import READ_ONLY
 from torchx.settings import ENV_JOB_ID
 from torchx.specs.api import AppDef, AppState, Role, is_terminal
 from torchx.specs.tasks import TaskList, TaskTable
-from torchx.util.records import dataclass
+from torchx.util.records import dataclass, replace
 
 if TYPE_CHECKING:
     from torchx.schedulers.batch.sites import Run
     from torchx.schedulers.kit.facts import JobFacts, Look
 
 SWEEP_FILE = "sweep"
-"""File in the folder of a sweep: the limit of running tasks, and the size of an array."""
+"""File in the folder of a sweep: the limit of running tasks, the size of an array, and the tasks in an element."""
 VALUES_FILE = "values"
+SKIPPED = "skipped."
+"""Begin of the names of files for tasks that were cancelled, of elements with several tasks."""
 _ENDS = "ends."
 _DEFAULT_MAX = 1000  # LSF's default for MAX_JOB_ARRAY_SIZE
 _TASK = "@TORCHX_TASK@"
+_CANCELLED = "TERM_OWNER: job killed by owner"
 
 
 def check(app: AppDef | None, cfg: Opts) -> None:
@@ -63,7 +67,7 @@ def most_tasks(run: Run) -> int:
 
 @dataclass(kw_only=True)
 class Arrays:
-    """The job arrays of a sweep, with at most ``size`` tasks in each."""
+    """The job arrays of a sweep, with at most ``size`` elements in each."""
 
     tasks: TaskList
     size: int
@@ -71,7 +75,8 @@ class Arrays:
     def files(self) -> dict[str, str]:
         """Files for the job's folder, beside the scripts."""
         values = "".join(map(values_line, self.tasks.points))
-        return {VALUES_FILE: values, SWEEP_FILE: f"{self.tasks.max_parallel} {self.size}\n"}
+        pack = f" {self.tasks.pack}" if self.tasks.pack > 1 else ""
+        return {VALUES_FILE: values, SWEEP_FILE: f"{self.tasks.max_parallel} {self.size}{pack}\n"}
 
     def bsubs(self, app_id: str, role: Role, cfg: Opts) -> list[str]:
         """Return the lines that submit the arrays.
@@ -80,7 +85,7 @@ class Arrays:
         """
         from torchx.schedulers.lsf.request import get_bsub
 
-        count, width = len(self.tasks.points), self.tasks.max_parallel
+        count, width = -(-len(self.tasks.points) // self.tasks.pack), self.tasks.max_parallel
         lines, before = [], ""
         for first in range(0, count, self.size):
             name = job_name(app_id, 0, role.name, first)
@@ -92,25 +97,29 @@ class Arrays:
         return lines
 
     def script(self, app_id: str, role: Role) -> str:
-        """Return the script of all array elements; its arguments are the role's number and the array's first task."""
+        """Return the script of all array elements; its arguments are the numbers of the role and the first element."""
         env = dict(role.env)
         if ENV_JOB_ID in env:
             env[ENV_JOB_ID] = f"{env[ENV_JOB_ID]}/{_TASK}"
         assignments, words = shell_words(self.tasks.names, env, [role.entrypoint, *role.args], {_TASK: "k"})
+        name, pack = quote(folder_name(role.name)), self.tasks.pack
+        one = f"role=0 k=$(($2 + LSB_JOBINDEX - 1)); folder={name}/$k"
+        several = f"role=0 pack={pack} tasks={len(self.tasks.points)}"
         lines = [
             "#!/bin/bash",
             f"# The tasks of torchx job {app_id}.",
             f"app={quote(app_id)} group={quote(group_of(app_id))} own_network= python=",
             read_script(__file__, "replica.sh").strip(),
             read_script(__file__, "task.sh").strip(),
-            f"role=0 k=$(($2 + LSB_JOBINDEX - 1)); folder={quote(folder_name(role.name))}/$k",
+            *([read_script(__file__, "pack.sh").strip()] if pack > 1 else ()),
+            several if pack > 1 else one,
             f"cwd={quote(role.image)}" if posixpath.isabs(role.image) else "cwd=$PWD",
-            "torchx_program() {",
+            "torchx_task() {" if pack > 1 else "torchx_program() {",
             "torchx_values",
             *assignments,
             f"exec -- {' '.join(words)}",
             "}",
-            "torchx_run",
+            f'torchx_element "$2" {name}' if pack > 1 else "torchx_run",
         ]
         return "\n".join(lines) + "\n"
 
@@ -118,18 +127,20 @@ class Arrays:
 # -- what became of them --------------------------------------------------------------------------------------
 
 
-def size_of(note: str) -> tuple[int, int]:
-    """Limit of running tasks and array size from :data:`SWEEP_FILE`; zeros if it is empty.
+def size_of(note: str) -> tuple[int, int, int]:
+    """Limit of running tasks, array size and tasks in an element from :data:`SWEEP_FILE`; no size if it is empty.
 
-    >>> size_of("2 1000"), size_of("")
-    ((2, 1000), (0, 0))
+    >>> size_of("2 1000"), size_of("0 1000 4"), size_of("")
+    ((2, 1000, 1), (0, 1000, 4), (0, 0, 1))
     """
     words = note.split()
-    return (int(words[0]), int(words[1])) if len(words) == 2 and all(map(str.isdecimal, words)) else (0, 0)
+    if len(words) not in (2, 3) or not all(map(str.isdecimal, words)):
+        return 0, 0, 1
+    return int(words[0]), int(words[1]), int(words[2]) if len(words) == 3 else 1
 
 
 def report_name(k: int, size: int) -> str:
-    """Return the name of LSF's report about a task.
+    """Return the name of LSF's report about an element.
 
     >>> report_name(1002, 1000)
     '0.1000.3'
@@ -146,6 +157,33 @@ def ends_of(folder: JobFolder) -> dict[tuple[int, int], Exit]:
             k, _, rest = line.partition(" ")
             if k.isdecimal() and (left := Exit.parse(rest)) is not None:
                 found[0, int(k)] = left
+    return found
+
+
+def tasks_of(
+    rows: Sequence[Row], exits: Mapping[tuple[int, int], Exit], folder: JobFolder, roles: Sequence[Role], pack: int
+) -> list[Row]:
+    """Return the tasks of these elements, which run one after another, as rows of LSF."""
+    names = folder.files.names(folder.path)
+    stopped = {int(n.removeprefix(SKIPPED)) for n in names if re.fullmatch(rf"{re.escape(SKIPPED)}\d+", n)}
+    count = sum(role.num_replicas for role in roles)
+    found = []
+    for row in rows:
+        before = False  # another task of this element runs
+        waits = app_state(row.stat) in (AppState.PENDING, AppState.UNKNOWN)
+        for k in range(row.k * pack, min((row.k + 1) * pack, count)):
+            left, task = exits.get((0, k)), replace(row, k=k)
+            if left is not None and (not left.killed or k in stopped or row.stat in ENDS):
+                reason = _CANCELLED if k in stopped else row.exit_reason if left.killed else ""
+                code = str(left.code) if left.code else ""
+                task = replace(task, stat="EXIT" if code else "DONE", exit_code=code, exit_reason=reason, ended=left.at)
+            elif k in stopped and (before or waits or row.stat in ENDS):
+                task = replace(task, stat="EXIT", exit_code="", exit_reason=_CANCELLED)
+            elif before:
+                task = replace(task, stat="PEND", hosts=(), pend_reason="", started=None)
+            else:
+                before = not waits and row.stat not in ENDS
+            found.append(task)
     return found
 
 
