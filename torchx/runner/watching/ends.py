@@ -6,9 +6,7 @@ from typing import Any
 
 from torchx.config import active_profile, load_files
 from torchx.errors import TorchXError
-from torchx.runner.jobs.lookup import resolve_backend
 from torchx.runs import RunRegistry
-from torchx.runs.usage import worked
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.kit.abilities import RunsTasks
 from torchx.settings import SAMPLE_S
@@ -32,6 +30,8 @@ def keep(
         return
     busy_s = _tasks_s(backend, app_id, len(found.tasks.states)) if found.tasks is not None else _attempts_s(found)
     if busy_s is not None:
+        from torchx.runs.usage import worked
+
         worked(registry, handle, busy_s)
     if found.ended_at and found.ended_at - began >= SAMPLE_S:  # shorter runs have no samples
         from torchx.runner.watching import metrics
@@ -51,6 +51,8 @@ def _attempts_s(found: AppStatus | DescribeAppResponse) -> float | None:
 
 def _tasks_s(backend: Scheduler[Any], app_id: str, count: int) -> float | None:
     """Return how long all tasks of a sweep ran together; of a large sweep, by some of them."""
+    from torchx.runner.jobs.lookup import resolve_backend
+
     numbers = range(0, count, -(-count // _MAX_TASKS))
     try:
         view, app_id = resolve_backend(backend, app_id)
