@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from torchx.runner.watching import archive
+from torchx.runner.ground.registry import run_registry
+from torchx.runner.watching import archive, keeping
+from torchx.runs import unkept
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.settings import torchx_home
 
@@ -101,3 +103,33 @@ def test_a_url(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [*archive.lines("slurm://torchx/1", ("a/b-1", 0), LogQuery())] == ["one\n", "two\n"]
     late = LogQuery(since=1_795_939_260.0)  # a minute later
     assert [*archive.lines("slurm://torchx/1", ("a/b-1", 0), late)] == ["two\n"]
+
+
+def test_what_cannot_be_kept(
+    torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever sees the end says why, once; a later command tries again. What is gone is not tried again."""
+    (project / ".torchxconfig").write_text(f"[logs]\nkeep = end\nto = {project}/kept\n")
+    (project / "kept").write_text("not a folder")
+    handle = torchx("run", "utils.echo").out.strip()
+    assert torchx("wait", handle).code == 0
+    assert f"the logs of {handle} are not in the archive: the archive of logs `{project}/kept/" in caplog.text
+    assert caplog.text.rstrip().endswith("Not a directory; a later command tries again")
+    caplog.clear()
+    assert torchx("list").code == 0
+    (project / "kept").unlink()
+    monkeypatch.setattr(keeping, "_AGAIN_S", 0.0)
+    assert torchx("list").code == 0
+    assert not caplog.text
+    until(lambda: [*(project / "kept").rglob("echo-0.log.gz")])
+    until(lambda: not unkept.read(run_registry()))
+
+    (project / ".torchxconfig").write_text("[logs]\nto = /nowhere\n")
+    gone = torchx("run", "--wait", "utils.echo").out.splitlines()[0]
+    shutil.rmtree(torchx_home("local"))
+    unkept.add(run_registry(), gone)
+    (project / ".torchxconfig").write_text(f"[logs]\nkeep = end\nto = {project}/kept\n")
+    for _ in range(2):
+        torchx("list")
+    [said] = caplog.messages
+    assert said.startswith(f"the logs of {gone} are not in the archive") and "again" not in said

@@ -335,7 +335,7 @@ class RunRegistry:
         """Remove the runs with this handle."""
 
         def work(db: sqlite3.Connection) -> None:
-            for table in ("specs", "changes", "tasks", "statuses"):
+            for table in ("specs", "changes", "tasks", "statuses", "unkept"):
                 ids = "SELECT id FROM runs WHERE handle = ?"
                 db.execute(f"DELETE FROM {table} WHERE run_id IN ({ids})", (handle,))  # noqa: S608  # ours
             db.execute("DELETE FROM runs WHERE handle = ?", (handle,))

@@ -120,6 +120,11 @@ ADDITIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX runs_by_time ON runs (created_at)",
         f"CREATE INDEX specs_by_agent ON specs (run_id) WHERE {BY_AGENT}",
     ),
+    # Runs whose logs are not in the archive yet; see torchx.runs.unkept.
+    (
+        "CREATE TABLE unkept (run_id INTEGER PRIMARY KEY, why TEXT NOT NULL DEFAULT '',"
+        " tried_at REAL NOT NULL DEFAULT 0, final INTEGER NOT NULL DEFAULT 0, told INTEGER NOT NULL DEFAULT 0)",
+    ),
 )
 
 COMPANIONS = ("-wal", "-shm", "-journal")  # files that SQLite creates next to a database

@@ -15,19 +15,18 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 from torchx.config import active_profile, load_files, warn_of_unknown
-from torchx.errors import BackendError, ConfigError, NotSupportedError
+from torchx.errors import BackendError, ConfigError, NotFoundError, NotSupportedError
 from torchx.runner.ground.registry import read_run
 from torchx.schedulers.api import Scheduler, open_logs
 from torchx.schedulers.kit.logs import LogQuery, Stream
 from torchx.settings import make_private, torchx_home
-from torchx.util.procs import own_program
+from torchx.specs.api import UnknownAppException
 from torchx.util.redaction import redact
 
 if TYPE_CHECKING:
     _Replicas = Sequence[tuple[str, int]]
 
 SECTION, KEYS = "logs", ("keep", "to")
-_started: list[Any] = []  # reaped when the next one starts
 _NAME = re.compile(r"(.+)-(\d+)\.log\.gz")
 
 
@@ -45,27 +44,27 @@ def place() -> tuple[str, bool]:
     return os.path.expanduser(to or torchx_home("logs")), keep is not None and keep.text.strip() == "end"
 
 
-def keep_later(handle: str) -> None:
-    """Copy the logs of a run that has ended, in a process that nobody waits for, if the config file says so."""
-    if place()[1]:
-        import subprocess
-
-        null = subprocess.DEVNULL
-        argv = own_program("torchx.cli.main", "__archive", handle)
-        _started[:] = [process for process in _started if process.poll() is None]
-        with suppress(OSError):  # too many processes: the run is recorded all the same
-            _started.append(subprocess.Popen(argv, stdin=null, stdout=null, stderr=null, start_new_session=True))
-
-
 def keep(backend: Scheduler[Any], app_id: str, handle: str) -> int:
-    """Copy the logs of all replicas that are not in the archive yet, and return how many; memory is bounded."""
+    """Copy the logs of all replicas that are not in the archive yet, and return how many; memory is bounded.
+
+    Raises:
+        NotFoundError: the scheduler has no logs of a replica any more; those of the others are in the archive.
+    """
     read_run(handle)  # its secrets are masked
     files = _Files(handle)
-    replicas = [one for one in backend.log_replicas(app_id) or () if one not in files.replicas()]
+    if (found := backend.log_replicas(app_id)) is None:
+        raise UnknownAppException(handle)
+    replicas = sorted({*found}.difference(files.replicas()))
     timed = backend.capabilities.log_timestamps
+    gone = None
     for replica in replicas:  # one by one: each may hold a connection
-        [lines] = open_logs(backend, app_id, [replica], LogQuery(timestamps=timed))
-        files.write(replica, (redact(line if timed else f"- {line}") for line in lines))
+        try:
+            [lines] = open_logs(backend, app_id, [replica], LogQuery(timestamps=timed))
+            files.write(replica, (redact(line if timed else f"- {line}") for line in lines))
+        except NotFoundError as e:
+            gone = e
+    if gone is not None:
+        raise gone
     return len(replicas)
 
 
@@ -127,13 +126,18 @@ class _Files:
         draft = f"{path}.{os.getpid()}.new"
         if not self._remote:
             make_private(self._folder)
-        with self._open(draft, "wb") as raw, gzip.open(raw, "wb") as packed:
-            for row in rows:
-                packed.write(row.encode("utf-8", "surrogateescape"))
-        if self._remote:
-            self._fs().mv(draft, path)
-        else:
-            os.replace(draft, path)
+        try:
+            with self._open(draft, "wb") as raw, gzip.open(raw, "wb") as packed:
+                for row in rows:
+                    packed.write(row.encode("utf-8", "surrogateescape"))
+            if self._remote:
+                self._fs().mv(draft, path)
+            else:
+                os.replace(draft, path)
+        except BaseException:
+            with suppress(Exception):  # there may be none
+                self._fs().rm(draft) if self._remote else os.unlink(draft)
+            raise
 
     def read(self, replica: tuple[str, int]) -> Iterator[str]:
         import gzip
@@ -154,7 +158,7 @@ class _Files:
         except FileNotFoundError:
             return []
         except OSError as e:
-            raise BackendError(f"the archive of logs `{self._folder}` cannot be read: {e}") from e
+            raise BackendError(f"the archive of logs `{self._folder}` cannot be read: {e.strerror or e}") from e
 
     def _open(self, path: str, mode: str) -> Any:
         if self._remote:

@@ -38,9 +38,9 @@ def keep(
 
         metrics.keep(registry, backend, handle)
     if load_files().section("logs", active_profile()):  # else not imported at each end
-        from torchx.runner.watching import archive
+        from torchx.runner.watching import keeping
 
-        archive.keep_later(handle)
+        keeping.keep_later(registry, handle)
 
 
 def _attempts_s(found: AppStatus | DescribeAppResponse) -> float | None:

@@ -24,6 +24,11 @@ _forgotten: set[str] = set()
 """Jobs that their schedulers do not know any more; their logs are in the archive."""
 
 
+def _has_ended(handle: str) -> bool:
+    run = run_registry().get(handle)
+    return run is not None and run.is_terminal()
+
+
 class Handles(Watches):
     """Reads the logs of jobs, cancels and deletes jobs."""
 
@@ -89,11 +94,15 @@ class Handles(Watches):
             handle, backend, app_id = self._locate(app_handle, event)
             if backend.may_have_secrets(app_id):
                 read_run(answers.whole(handle))  # masks its secrets
-            if handle in _forgotten:
-                from torchx.runner.watching import archive
+            may_be_gone = backend.capabilities.log_keep and not query.previous and _has_ended(handle)
+            if handle not in _forgotten and not may_be_gone:
+                return open_logs(backend, app_id, replicas, query)
+            from torchx.runner.watching import archive
 
-                return [archive.lines(handle, replica, query) for replica in replicas]
-            return open_logs(backend, app_id, replicas, query)
+            kept = archive.replicas(handle)
+            others = [replica for replica in replicas if replica not in kept]
+            live = iter(open_logs(backend, app_id, others, query) if others else ())
+            return [archive.lines(handle, one, query) if one in kept else next(live) for one in replicas]
 
     def cancel(self, app_handle: str, *, force: bool = False) -> None:
         """Cancel a job. Does nothing if the job has ended.

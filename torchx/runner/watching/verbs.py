@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from torchx.config import active_profile, load_files
 from torchx.errors import BackendError, TorchXError
 from torchx.runner.events import is_on, log_event
 from torchx.runner.ground.backends import is_near
@@ -306,6 +307,7 @@ class Watches(Launches):
 
     def _settle_intents(self, timeout_s: float = 10.0) -> None:
         """Find out what became of submissions, of any process, whose answer was lost; see :mod:`.intents`."""
+        self._report_logs_later()
         if run_registry().intents():
             from torchx.runner.watching.intents import settle_intents
 
@@ -337,12 +339,24 @@ class Watches(Launches):
         known = None if is_near(backend) else run_registry().status(handle)
         return known if known is not None and known.is_terminal() else None
 
-    @staticmethod
-    def _saw(handle: str, backend: Scheduler[Any], status: AppStatus, *, whole: AppStatus | None = None) -> None:
+    def _saw(self, handle: str, backend: Scheduler[Any], status: AppStatus, *, whole: AppStatus | None = None) -> None:
         """Record a status that a scheduler reported."""
         times: dict[str, Any] = {"ended_at": status.ended_at, "started_at": status.started_at}
         is_news = run_registry().saw(handle, status.state, msg=status.msg, whole=whole, **times)
         if is_terminal(status.state) and (is_news or whole is None):
             from torchx.runner.watching import ends
 
+            self._report_logs_later()
             ends.keep(run_registry(), backend, handle, status, status.started_at or 0.0)
+
+    def _report_logs_later(self) -> None:
+        """Report at the end which logs could not be kept, and try again."""
+        if self._report_logs not in self._at_close:
+            self._at_close.append(self._report_logs)
+
+    @staticmethod
+    def _report_logs() -> None:
+        if load_files().section("logs", active_profile()):
+            from torchx.runner.watching import keeping
+
+            keeping.settle(run_registry())
