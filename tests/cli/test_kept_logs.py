@@ -115,6 +115,7 @@ def test_what_cannot_be_kept(
     assert torchx("wait", handle).code == 0
     assert f"the logs of {handle} are not in the archive: the archive of logs `{project}/kept/" in caplog.text
     assert caplog.text.rstrip().endswith("Not a directory; a later command tries again")
+    assert "logs:      not in the archive: " in torchx("describe", handle).out
     caplog.clear()
     assert torchx("list").code == 0
     (project / "kept").unlink()

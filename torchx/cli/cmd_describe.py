@@ -11,8 +11,9 @@ from torchx.cli.log_targets import JOB_HELP, job_reference, or_last
 from torchx.cli.render import document, fields
 from torchx.runner import Runner
 from torchx.runner.ground.masks import for_display
+from torchx.runner.ground.registry import run_registry
 from torchx.runner.show.json_output import handle_fields, run_fields
-from torchx.runs import Run
+from torchx.runs import Run, unkept
 from torchx.runs.records import LAUNCHED_BY
 from torchx.specs import AppDef
 from torchx.specs.api import UnknownAppException
@@ -80,6 +81,7 @@ def _provenance(app: AppDef | None, run: Run | None) -> tuple[dict[str, str], di
 def _head(handle: str, run: Run | None, *, color: bool) -> str:
     if run is None:
         return fields([("handle", handle)], color=color)
+    unkept_why = unkept.why(run_registry(), run.handle)
     commit = run.git_commit[:12] + (", with changes that are not committed" if run.git_dirty else "")
     return fields(
         [
@@ -91,6 +93,7 @@ def _head(handle: str, run: Run | None, *, color: bool) -> str:
             ("git commit", commit if run.git_commit else ""),
             ("rerun of", printable(run.tags.get("rerun_of", ""))),
             ("parent run", printable(run.parent_run_id)),
+            ("logs", f"not in the archive: {printable(unkept_why)}" if unkept_why else ""),
         ],
         color=color,
     )

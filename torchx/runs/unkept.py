@@ -44,6 +44,12 @@ def read(registry: RunRegistry) -> list[Unkept]:
     return [Unkept(*row) for row in registry.store().rows(sql)]
 
 
+def why(registry: RunRegistry, handle: str) -> str:
+    """Return why the logs of a run are not in the archive; empty if they are there, or were not to be kept."""
+    rows = registry.store().rows(f"SELECT why FROM unkept WHERE {_RUN}", (handle,))  # noqa: S608  # ours
+    return str(rows[0][0]) if rows else ""
+
+
 def failed(registry: RunRegistry, handle: str, why: str, *, final: bool) -> None:
     """Record why the logs of a run could not be kept."""
     sql = f"UPDATE unkept SET why = ?, tried_at = ?, final = ?, told = 0 WHERE {_RUN}"  # noqa: S608  # ours

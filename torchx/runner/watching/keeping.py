@@ -42,7 +42,7 @@ def settle(registry: RunRegistry) -> None:
     if not archive.place()[1]:
         return
     now = time.time()
-    due = [run.handle for run in unkept.read(registry) if not run.final and run.tried_at < now - _AGAIN_S]
+    due = _due(registry, now)
     if due and _start():
         _awaited.update(due)
     while _awaited.intersection(run.handle for run in unkept.read(registry) if run.tried_at < now - _AGAIN_S):
@@ -53,9 +53,9 @@ def settle(registry: RunRegistry) -> None:
     news = [run for run in unkept.read(registry) if run.why and not run.told]
     if not news:
         return
-    others = f" and of {len(news) - 1:,} other runs" if len(news) > 1 else ""
+    whose = f"{len(news):,} runs, such as {news[0].handle}," if len(news) > 1 else news[0].handle
     again = "" if all(run.final for run in news) else "; a later command tries again"
-    text = f"the logs of {news[0].handle}{others} are not in the archive: {news[0].why}{again}"
+    text = f"the logs of {whose} are not in the archive: {news[0].why}{again}"
     logger("torchx.runner").warning("%s", redact(text))
     for run in news:
         unkept.told(registry, run.handle)
@@ -72,13 +72,13 @@ def work(keep: Callable[[str], object], lock: int) -> None:
     import signal
 
     began = time.time()
+    registry = run_registry()
     while True:
-        due = _due(began)
-        for handle in due:
+        for handle in _due(registry, began):
             signal.alarm(_LONGEST_S)  # a file system that hangs must not hold the lock for ever
             _keep_one(keep, handle)
         fcntl.flock(lock, fcntl.LOCK_UN)  # who could not take it before has recorded its run
-        if not _due(began):
+        if not _due(registry, began):
             return
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -86,8 +86,8 @@ def work(keep: Callable[[str], object], lock: int) -> None:
             return
 
 
-def _due(began: float) -> list[str]:
-    return [run.handle for run in unkept.read(run_registry()) if not run.final and run.tried_at < began]
+def _due(registry: RunRegistry, now: float) -> list[str]:
+    return [run.handle for run in unkept.read(registry) if not run.final and run.tried_at < now - _AGAIN_S]
 
 
 def _keep_one(keep: Callable[[str], object], handle: str) -> None:
