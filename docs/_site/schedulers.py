@@ -43,6 +43,7 @@ ROWS = {
     "resources": "CPUs and memory are reserved or enforced",
     "mounts": "mounts",
     "overlays": "[overlays](../kubernetes.md#any-field-of-the-pod) in the metadata of a role",
+    "order": "roles that wait for others (`after`), and the probes by which one can be ready (`ready`)",
     "image_program": "an empty `entrypoint` of a role: the program that its image starts",
     "secrets": "[secrets](../secrets.md): values, or supported references",
     "workspaces": "workspaces",
