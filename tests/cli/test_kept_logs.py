@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from torchx.runner.ground.registry import run_registry
-from torchx.runner.watching import archive, keeping
+from torchx.runner.watching import archive
 from torchx.runs import unkept
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.settings import torchx_home
@@ -61,11 +61,13 @@ def test_search(torchx: Call, project: Path, kept: list[str]) -> None:
     """Live runs and kept ones are searched, newest first; without a match it exits with 1."""
     live = torchx("run", "utils.sh", "echo step 9; sleep 600").out.strip()
     until(lambda: "step 9" in torchx("log", live).out)
-    outcome = torchx("log", "--search", "step [39]", "--since", "1h")
-    assert outcome.out.splitlines() == [
-        f"{live}/sh/0 step 9",
-        f"{kept[1]}/sh/0 step 3",
-        f"{kept[1]}/sh/1 step 3",
+    rows = torchx("log", "--search", "step [39]", "--since", "1h").out.splitlines()
+    where, times, lines = zip(*[row.split(" ", 2) for row in rows], strict=True)
+    assert where == (f"{live}/sh/0", f"{kept[1]}/sh/0", f"{kept[1]}/sh/1")
+    assert lines == ("step 9", "step 3", "step 3")
+    assert [at.split(".")[0] for at in times] == [
+        torchx("log", handle, "--regex", "step", "--timestamps").out.split()[1].split(".")[0]
+        for handle in (live, kept[1], kept[1])
     ]
     found = [json.loads(line) for line in torchx("log", "--search", "token", "--json").out.splitlines()]
     assert [(row["handle"], row["replica"], row["line"]) for row in found] == [
@@ -77,6 +79,27 @@ def test_search(torchx: Call, project: Path, kept: list[str]) -> None:
     assert torchx("log", live, "--search", "x").code == 2
     shutil.rmtree(project / "kept")
     assert "2 of 3 runs have no logs any more" in torchx("log", "--search", "step 9").err
+
+
+def test_the_time_of_a_line(torchx: Call, project: Path) -> None:
+    """A line has its own time, a state of a progress bar too. A long line comes from the archive in pieces."""
+    (project / ".torchxconfig").write_text(f"[logs]\nkeep = end\nto = {project}/kept\n")
+    handle = torchx(
+        "run",
+        "utils.sh",
+        r"printf '10%%\r'; sleep 0.3; printf '20%%\rdone\n'; head -c 200000 /dev/zero | tr '\0' x; echo needle",
+    ).out.strip()
+    torchx("wait", handle)
+    whole = torchx("log", handle, "--timestamps", "--raw", "--no-prefix").out
+    for what in ("10%", "done"):
+        (row,) = torchx("log", "--search", what).out.splitlines()
+        _, at, line = row.split(" ", 2)
+        assert line == what and f"{at} {what}" in whole, (row, whole[:200])
+    until(lambda: [*(project / "kept").rglob("*.log.gz")])
+    shutil.rmtree(torchx_home("local"))
+    assert torchx("log", handle, "--timestamps", "--raw", "--no-prefix").out == whole
+    (found,) = (json.loads(row) for row in torchx("log", "--search", "needle", "--json").out.splitlines())
+    assert found["time"].startswith("20") and found["line"].endswith("needle") and len(found["line"]) <= 65536
 
 
 def test_without_the_wish_nothing_is_kept(torchx: Call, project: Path) -> None:
@@ -105,9 +128,7 @@ def test_a_url(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [*archive.lines("slurm://torchx/1", ("a/b-1", 0), late)] == ["two\n"]
 
 
-def test_what_cannot_be_kept(
-    torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_cannot_be_kept(torchx: Call, project: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Whoever sees the end says why, once; a later command tries again. What is gone is not tried again."""
     (project / ".torchxconfig").write_text(f"[logs]\nkeep = end\nto = {project}/kept\n")
     (project / "kept").write_text("not a folder")
@@ -119,7 +140,7 @@ def test_what_cannot_be_kept(
     caplog.clear()
     assert torchx("list").code == 0
     (project / "kept").unlink()
-    monkeypatch.setattr(keeping, "_AGAIN_S", 0.0)
+    run_registry().store().execute("UPDATE unkept SET tried_at = 1")
     assert torchx("list").code == 0
     assert not caplog.text
     until(lambda: [*(project / "kept").rglob("echo-0.log.gz")])

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     _Replicas = Sequence[tuple[str, int]]
 
 SECTION, KEYS = "logs", ("keep", "to")
+_LONGEST = 1 << 16  # a longer line comes in pieces
 _NAME = re.compile(r"(.+)-(\d+)\.log\.gz")
 
 
@@ -95,13 +96,20 @@ def _chosen(stamped: Iterable[str], query: LogQuery) -> Iterator[str]:
         for at in (query.since, query.until)
     ]
     since, until = edges
+    stamp, begun = "-", False
     for row in stamped:
-        stamp, _, line = row.partition(" ")
+        line = row  # only the first piece of a long line begins with its time
+        if not begun:
+            stamp, _, line = row.partition(" ")
+        begun = not row.endswith("\n")
         known = stamp != "-"
         if (known and since and stamp < since[:19]) or (known and until and stamp >= until[:19]):
             continue
-        if query.regex is None or query.regex.search(line):
+        if query.regex is None:
             yield row if query.timestamps else line
+        elif query.regex.search(line):
+            whole = line if line.endswith("\n") else line + "\n"
+            yield f"{stamp} {whole}" if query.timestamps else whole
 
 
 class _Files:
@@ -143,7 +151,8 @@ class _Files:
         import gzip
 
         with self._open(self._path(replica), "rb") as raw, gzip.open(raw, "rb") as packed:
-            yield from io.TextIOWrapper(packed, "utf-8", "surrogateescape", newline="\n")
+            text = io.TextIOWrapper(packed, "utf-8", "surrogateescape", newline="\n")
+            yield from iter(lambda: text.readline(_LONGEST), "")
 
     def _path(self, replica: tuple[str, int]) -> str:
         return f"{self._folder}/{quote(replica[0], safe='')}-{replica[1]}.log.gz"
