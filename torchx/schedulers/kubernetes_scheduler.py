@@ -37,6 +37,7 @@ from torchx.schedulers.kubernetes.kinds import kinds, trainjob
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, VOLCANO
 from torchx.schedulers.kubernetes.options import KubernetesOpts
 from torchx.schedulers.kubernetes.owners import is_sweep
+from torchx.schedulers.kubernetes.packed import unpacked
 from torchx.schedulers.kubernetes.pods.facts import read_pods
 from torchx.schedulers.kubernetes.pods.specs import NEWEST
 from torchx.schedulers.kubernetes.request import KubernetesJob
@@ -243,6 +244,9 @@ class KubernetesScheduler(KubeScheduler):
         job = dryrun_info.request
         sweeps.check(job, dryrun_info._app, tasks, self._api(job.opts.context).version())
 
+    def check_pack(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> None:
+        """See :class:`torchx.schedulers.kit.abilities.PacksTasks`. All tasks of an Indexed Job can share a pod."""
+
     def submit_tasks(self, dryrun_info: AppDryRunInfo[KubernetesJob], tasks: TaskList) -> str:
         """Create one Indexed Job, and the ConfigMap with the values."""
         job, app = dryrun_info.request, dryrun_info.submission.app or dryrun_info._app
@@ -256,11 +260,13 @@ class KubernetesScheduler(KubeScheduler):
         found = self._find(app_id, [JOB])
         if found is None or not any(map(is_sweep, found.owners)):
             return None
-        return sweeps.describe_some(self._api_of(app_id), app_id, found.owners[0], read_pods(found.pods), numbers)
+        return sweeps.describe_some(
+            self._api_of(app_id), app_id, found.owners[0], read_pods(unpacked(found.pods)), numbers
+        )
 
     def cancel_task(self, app_id: str, number: int) -> None:
         if (found := self._find(app_id, [JOB])) is not None:
-            sweeps.cancel_task(self._api_of(app_id), found.owners[0], read_pods(found.pods), number)
+            sweeps.cancel_task(self._api_of(app_id), found.owners[0], found.pods, number)
 
     def foreign(self) -> ForeignJobs:
         """See :class:`torchx.schedulers.kit.abilities.KnowsForeign`."""

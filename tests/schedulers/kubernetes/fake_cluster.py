@@ -253,7 +253,10 @@ class Cluster:
                 "name": name,
                 "namespace": job["metadata"]["namespace"],
                 "labels": spec["template"]["metadata"]["labels"],
-                "annotations": {"batch.kubernetes.io/job-completion-index": str(k)},
+                "annotations": {
+                    **spec["template"]["metadata"].get("annotations", {}),
+                    "batch.kubernetes.io/job-completion-index": str(k),
+                },
                 "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "uid": job["metadata"]["uid"]}],
                 "uid": f"uid-{name}",
                 "creationTimestamp": "2026-01-01T00:00:01Z",

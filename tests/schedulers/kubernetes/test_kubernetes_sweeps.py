@@ -16,6 +16,7 @@ import yaml
 from tests.schedulers.kubernetes.fake_cluster import Cluster, refusal
 from torchx.errors import BackendError, NotFoundError, NotSupportedError
 from torchx.runner import Runner
+from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.tasks import values_line
 from torchx.schedulers.kubernetes import sweeps
 from torchx.schedulers.kubernetes.pods.facts import Pod, read_pod, unix_time
@@ -43,22 +44,25 @@ def submit(
     *args: str,
     cfg: dict[str, Any] | None = None,
     width: int = 0,
+    pack: int = 1,
     **fields: Any,
 ) -> str:
     role = Role("w", "img", entrypoint="python", args=[*args], resource=Resource(1, 0, 64), **fields)
     info = scheduler.submit_dryrun(AppDef("train", [role]), cfg or {})
-    tasks = TaskList(names=["v"], points=[(point,) for point in points], max_parallel=width)
+    tasks = TaskList(names=["v"], points=[(point,) for point in points], max_parallel=width, pack=pack)
     scheduler.check_tasks(info, tasks)
     return scheduler.submit_tasks(info, tasks)
 
 
-def run_task(cluster: Cluster, k: int, folder: Path, program: str) -> Any:
-    """Runs the command of task ``k`` with `sh`, after Kubernetes' expansion of variables."""
+def run_task(cluster: Cluster, k: int, folder: Path, program: str, container: str = "main") -> Any:
+    """Runs the command of a container in pod ``k`` with `sh`, after Kubernetes' expansion of variables."""
     (job,), config = cluster.of("jobs"), next(c for c in cluster.of("configmaps") if "values" in c.get("data", {}))
     for name, text in config["data"].items():
         (folder / name).write_text(text)
-    (main,) = job["spec"]["template"]["spec"]["containers"]
-    env = {"PATH": os.environ["PATH"], "TORCHX_REPLICA_ID": str(k)}
+    spec = job["spec"]["template"]["spec"]
+    main = next(c for c in [*spec.get("initContainers", ()), *spec["containers"]] if c["name"] == container)
+    env = {"PATH": os.environ["PATH"]}
+    env |= {item["name"]: str(k) for item in main["env"] if "fieldRef" in item.get("valueFrom", {})}
 
     def expanded(text: str) -> str:
         def replaced(found: re.Match[str]) -> str:
@@ -69,7 +73,10 @@ def run_task(cluster: Cluster, k: int, folder: Path, program: str) -> Any:
     for item in main["env"]:
         if "value" in item:
             env[item["name"]] = expanded(item["value"])
-    argv = [expanded(word).replace("/torchx-values", str(folder)) for word in main["command"]]
+    places = {"/torchx-values": folder, "/torchx-pack": folder, "/dev/termination-log": folder / f"end.{container}"}
+    argv = [expanded(word) for word in main["command"]]
+    for place, instead in places.items():
+        argv = [word.replace(place, str(instead)) for word in argv]
     (folder / "python").write_text(f"#!/bin/sh\nexec {program}\n")
     (folder / "python").chmod(0o755)
     env["PATH"] = f"{folder}:{env['PATH']}"
@@ -229,6 +236,94 @@ def test_the_end(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
     found = scheduler.describe(other)
     assert found is not None
     assert (found.state, found.msg) == (AppState.CANCELLED, "1 of 3 tasks succeeded, 2 cancelled")
+
+
+def ended(folder: Path, name: str, code: int) -> dict[str, Any]:
+    """The status of a container that was run."""
+    left = folder / f"end.{name}"
+    said = {"message": left.read_text()} if left.exists() else {}
+    return {"name": name, "state": {"terminated": {"exitCode": code, "finishedAt": "2026-01-01T00:00:09Z", **said}}}
+
+
+def test_a_pod_runs_several_tasks(cluster: Cluster, scheduler: KubernetesScheduler, tmp_path: Path) -> None:
+    """Each is a container with its own log and end; a failure ends none of them; the last pod has fewer."""
+    more = {"A": "x{v}", "B": "${replica_id}"}
+    app_id = submit(scheduler, list("abcde"), "{v}", "$${{HOME}} $(X) ${replica_id}", width=9, pack=3, env=more)
+    (job,) = cluster.of("jobs")
+    spec = job["spec"]
+    names = [c["name"] for kind in ("initContainers", "containers") for c in spec["template"]["spec"][kind]]
+    assert (names, spec["completions"], spec["parallelism"]) == (["task-0", "task-1", "main"], 2, 2)
+    show = 'sh -c \'echo "$@" $A $B $TORCHX_TASK $TORCHX_REPLICA_ID; test $1 != b || { echo {} >$E; exit 5; }\' sh "$@"'
+    cluster.run_pods(job, RUNNING)
+    pods = cluster.of("pods")
+    for number, pod in enumerate(pods):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        script = show.replace("$E", str(folder / "end.task-1"))
+        codes = []
+        for at, name in enumerate(names):
+            ran = run_task(cluster, number, folder, script, name)
+            codes.append(ran.returncode)
+            k = 3 * number + at
+            value = "abcde"[k : k + 1]
+            assert ran.stdout.decode() == (f"{value} ${{HOME}} $(X) {k} x{value} {k} {k} {k}\n" if value else ""), (
+                ran.stderr
+            )
+        assert codes == ([0, 0, 1] if number == 0 else [0, 0, 0])
+        kinds = (
+            [ended(folder, n, c) for n, c in zip(names, codes, strict=True)][:2],
+            [ended(folder, "main", codes[2])],
+        )
+        pod["status"] = {"phase": "Running", "initContainerStatuses": kinds[0], "containerStatuses": kinds[1]}
+    pods[0]["status"]["phase"] = "Failed"
+    waits = {"name": "task-1", "state": {"running": {"startedAt": "2026-01-01T00:00:09Z"}}}
+    pods[1]["status"] = {"phase": "Pending", "initContainerStatuses": [ended(tmp_path / "1", "task-0", 0), waits]}
+    job["status"] = {"failedIndexes": "0", "failed": 1, "active": 1}
+    found = scheduler.describe(app_id)
+    assert found is not None and found.tasks is not None
+    assert [s.name for s in found.tasks.states] == ["SUCCEEDED", "FAILED", "SUCCEEDED", "SUCCEEDED", "RUNNING"]
+    assert (found.tasks.exit_codes, found.tasks.max_parallel) == ([0, 5, 0, 0, None], 9)
+    some = scheduler.describe_tasks(app_id, [1])
+    assert some is not None and "exit code 5" in some[0].msg
+    name = pods[0]["metadata"]["name"]
+    cluster.calls.clear()
+    cluster.logs[name, ""] = b"2026-01-01T00:00:00.0Z line\n"
+    (lines,) = scheduler.open_logs(app_id, [("w", 1)], LogQuery())
+    assert [*lines] == ["line\n"]
+    assert [query["container"] for _, path, query in cluster.calls if path.endswith("/log")] == ["task-1"]
+
+
+@pytest.mark.parametrize(
+    ("status", "states", "why"),
+    [
+        ({"phase": "Pending"}, "PENDING PENDING PENDING", ""),
+        ({"phase": "Pending", "initContainerStatuses": [{"name": "task-0", "state": {"running": {}}}]},
+         "RUNNING PENDING PENDING", "waits until other tasks"),
+        ({"phase": "Failed", "reason": "DeadlineExceeded", "initContainerStatuses": [
+            {"name": "task-0", "state": {"terminated": {"exitCode": 0, "message": "torchx: exit code 0\n"}}},
+            {"name": "task-1", "state": {"terminated": {"exitCode": 0, "message": "torchx: exit code 143\n"}}}]},
+         "SUCCEEDED FAILED FAILED", "deadline"),
+        ({"phase": "Failed", "initContainerStatuses": [
+            {"name": "task-0", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]},
+         "FAILED FAILED FAILED", "an earlier task in the same pod was killed"),
+    ],
+)  # fmt: skip
+def test_what_becomes_of_tasks_in_one_pod(
+    status: dict[str, Any], states: str, why: str, cluster: Cluster, scheduler: KubernetesScheduler
+) -> None:
+    """What ended or holds up the pod is said of the tasks that have not ended; the last one's reason is shown."""
+    app_id = submit(scheduler, list("abc"), "{v}", pack=3)
+    cluster.run_pods(cluster.of("jobs")[0], status)
+    found = scheduler.describe_tasks(app_id, [0, 1, 2])
+    assert found is not None
+    assert " ".join(one.state.name for one in found) == states
+    assert why in found[2].msg
+
+
+def test_too_many_tasks_in_a_pod(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
+    """The statuses of its containers have little room."""
+    with pytest.raises(NotSupportedError, match="100 tasks at most"):
+        submit(scheduler, ["a"], "{v}", pack=101)
 
 
 def test_the_list_has_the_state_of_the_status(cluster: Cluster, scheduler: KubernetesScheduler) -> None:

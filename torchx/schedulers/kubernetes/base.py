@@ -29,6 +29,7 @@ from torchx.schedulers.kubernetes.metrics import read as read_metrics
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, LABEL_APP_NAME, Object, labels_of
 from torchx.schedulers.kubernetes.overlays import NAMESPACE, pod_overlay, without_tuples
 from torchx.schedulers.kubernetes.owners import JobObjects, is_sweep, number_of
+from torchx.schedulers.kubernetes.packed import unpacked
 from torchx.schedulers.kubernetes.pods import events
 from torchx.schedulers.kubernetes.pods.admission import evictions
 from torchx.schedulers.kubernetes.pods.facts import Pod, read_pods
@@ -198,7 +199,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
     def _answer(self, api: KubeApi, app_id: str, found: JobObjects, *, why: bool = True) -> DescribeAppResponse | None:
         last = found.newest()
-        pods = read_pods(last.pods)
+        pods = read_pods(unpacked(last.pods))
         if any(map(is_sweep, found.owners)):
             self._found[app_id] = JobObjects(found.kind, found.owners, version=found.version)
             return sweeps.describe(app_id, found.owners[0], pods)
@@ -256,7 +257,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     def _state(self, api: KubeApi, app_id: str, found: JobObjects) -> AppState:
         """Return the state of a job as in :meth:`describe`, without querying reasons."""
         if any(map(is_sweep, found.owners)):
-            return sweeps.table_of(found.owners[0], read_pods(found.pods)).state()
+            return sweeps.table_of(found.owners[0], read_pods(unpacked(found.pods))).state()
         ended = functools.partial(events.how_it_ended, api, split_id(app_id)[0])
         return state_of(answers.facts_of(app_id, found, ended=ended))
 
@@ -317,10 +318,10 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         if ended and any(map(number_of, found.owners)):  # its next attempt may be due
             answer = self.describe(app_id)
             ended = answer is None or is_terminal(answer.state)
-        return Snapshot(found.pods, ended=ended)
+        return Snapshot(unpacked(found.pods), ended=ended)
 
     def _look_at_pods(self, app_id: str) -> Snapshot:
-        return Snapshot(self._pods(app_id))
+        return Snapshot(unpacked(self._pods(app_id)))
 
     def _pods(self, app_id: str) -> _Objects:
         api, namespace, name = self._locate(app_id)

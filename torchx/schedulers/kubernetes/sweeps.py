@@ -6,7 +6,7 @@ https://kubernetes.io/docs/concepts/workloads/controllers/job/#backoff-limit-per
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from torchx.errors import NotSupportedError
 from torchx.schedulers.api import DescribeAppResponse
@@ -20,14 +20,14 @@ from torchx.schedulers.kit.tasks import (
     shell_words,
     values_line,
 )
-from torchx.schedulers.kubernetes import names
+from torchx.schedulers.kubernetes import names, packed
 from torchx.schedulers.kubernetes.answers import definition
 from torchx.schedulers.kubernetes.api.errors import CONFLICT, ApiError
 from torchx.schedulers.kubernetes.client import KubeApi, path_of, path_to
 from torchx.schedulers.kubernetes.logs import EvidenceReader
 from torchx.schedulers.kubernetes.names import JOB, MAIN_CONTAINER, PER_INDEX_SINCE, Object, annotations_of
 from torchx.schedulers.kubernetes.owners import read_owner
-from torchx.schedulers.kubernetes.pods.facts import Pod
+from torchx.schedulers.kubernetes.pods.facts import Pod, read_pods
 from torchx.schedulers.kubernetes.pods.specs import literal
 from torchx.schedulers.kubernetes.request import KubernetesJob
 from torchx.schedulers.kubernetes.shipped_code import AUTO, metadata_of_part
@@ -55,6 +55,8 @@ def check(job: KubernetesJob, app: AppDef | None, tasks: TaskList, version: tupl
         raise NotSupportedError(
             f"Kubernetes {version[0]}.{version[1]} ends a Job at its first failure; {since} does not"
         )
+    if tasks.pack > packed.MAX_PACK:
+        raise NotSupportedError(f"a pod runs {packed.MAX_PACK} tasks at most", hint=f"`--pack {packed.MAX_PACK}`")
     if len(tasks.points) > MAX_TASKS:
         raise NotSupportedError(f"an Indexed Job has {MAX_TASKS:,} tasks at most")
     if sum(len(values_line(point).encode()) for point in tasks.points) > MAX_BYTES:
@@ -75,12 +77,15 @@ def with_values(objects: list[Object], tasks: TaskList) -> list[Object]:
     pod = spec["template"]["spec"]
     main = next(c for c in pod["containers"] if c["name"] == MAIN_CONTAINER)
     own = {item["name"]: item["value"] for item in main["env"] if placeholders(item.get("value", ""))}
-    assignments, words = shell_words(tasks.names, own, main["command"])
-    script = literal(read_script(__file__, "task.sh"))
-    main["command"] = ["sh", "-c", "\n".join([script.strip(), *assignments, f"exec {' '.join(words)}"])]
-    main["env"] = [item for item in main["env"] if item["name"] not in own]
+    if tasks.pack == 1:
+        assignments, words = shell_words(tasks.names, own, main["command"])
+        script = literal(read_script(__file__, "task.sh"))
+        main["command"] = ["sh", "-c", "\n".join([script.strip(), *assignments, f"exec {' '.join(words)}"])]
+        main["env"] = [item for item in main["env"] if item["name"] not in own]
     main["volumeMounts"] = [*main["volumeMounts"], {"name": _VOLUME, "mountPath": _FOLDER, "readOnly": True}]
     pod["volumes"] = [*pod["volumes"], {"name": _VOLUME, "configMap": {"name": name}}]
+    if tasks.pack > 1:
+        packed.pack_tasks(job, main, tasks)
     values = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -95,7 +100,8 @@ def with_values(objects: list[Object], tasks: TaskList) -> list[Object]:
 
 def table_of(item: Object, pods: Sequence[Pod]) -> TaskTable:
     """Return the states of all tasks: from the Job, and for running and failed tasks, from the pods."""
-    count, owner = int(item["spec"]["completions"]), read_owner(JOB, item)
+    pack, count = packed.pack_of(item, int(item["spec"]["completions"]))
+    owner = read_owner(JOB, item)
     over = owner.state if owner.state is not None and is_terminal(owner.state) else None
     table = TaskTable(
         states=[over if over in (AppState.CANCELLED, AppState.FAILED) else AppState.PENDING] * count,
@@ -105,11 +111,11 @@ def table_of(item: Object, pods: Sequence[Pod]) -> TaskTable:
     )
     for pod in pods:
         k = pod.facts.replica
-        if 0 <= k < count and (over is None or pod.facts.state is AppState.FAILED):
+        if 0 <= k < count and (over is None or is_terminal(pod.facts.state)):
             table.states[k], table.ended[k] = pod.facts.state, pod.facts.ended
             table.exit_codes[k] = pod.facts.exit_code
-    for k, state in owner.ended.items():
-        if k < count:
+    for k, state in _ended(owner.ended, pack):
+        if k < count and (pack == 1 or state is AppState.SUCCEEDED or not is_terminal(table.states[k])):
             table.states[k] = state
             if state is AppState.SUCCEEDED:
                 table.exit_codes[k] = 0
@@ -117,6 +123,12 @@ def table_of(item: Object, pods: Sequence[Pod]) -> TaskTable:
         if k < count and (is_terminal(table.states[k]) or table.states[k] is AppState.PENDING):
             table.states[k] = AppState.CANCELLED
     return table
+
+
+def _ended(pods: Mapping[int, AppState], pack: int) -> Iterator[tuple[int, AppState]]:
+    """Yield the tasks of pods that have ended; of a pod that has failed, some may have succeeded."""
+    for number, state in pods.items():
+        yield from ((k, state) for k in range(number * pack, (number + 1) * pack))
 
 
 def describe(app_id: str, item: Object, pods: Sequence[Pod]) -> DescribeAppResponse:
@@ -149,10 +161,11 @@ def describe_some(
     return answers
 
 
-def cancel_task(api: KubeApi, item: Object, pods: Sequence[Pod], k: int) -> None:
-    """Prevent a task from starting, or delete its pod."""
+def cancel_task(api: KubeApi, item: Object, items: Sequence[Object], k: int) -> None:
+    """Prevent a task from starting, or delete its pod; one of several in a pod is ended there."""
     namespace = item["metadata"]["namespace"]
-    check_numbers(item["metadata"]["name"], [k], int(item["spec"]["completions"]))
+    pack, count = packed.pack_of(item, int(item["spec"]["completions"]))
+    check_numbers(item["metadata"]["name"], [k], count)
     volumes = item["spec"]["template"]["spec"]["volumes"]
     name = next(volume["configMap"]["name"] for volume in volumes if volume["name"] == _VOLUME)
     written: set[int] = set()
@@ -162,7 +175,10 @@ def cancel_task(api: KubeApi, item: Object, pods: Sequence[Pod], k: int) -> None
         text = "".join(f"{number}\n" for number in sorted(skipped))
         api.patch(path_of("ConfigMap", namespace, name), {"data": {"skipped": text}})
         written = skipped
-    for pod in pods:
+    if pack > 1:
+        packed.cancel(api, items, k)
+        return
+    for pod in read_pods(items):
         if pod.facts.replica == k and not is_terminal(pod.facts.state):
             api.delete(path_of("Pod", namespace, pod.name))
 
