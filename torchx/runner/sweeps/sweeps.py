@@ -106,7 +106,10 @@ def submitter(backend: Scheduler[Any], info: AppDryRunInfo[Any], tasks: TaskList
     """
     if tasks.pack > 1:
         if not isinstance(backend, PacksTasks):
-            raise NotSupportedError(f"`{info._scheduler}` runs each task by itself", hint="omit `--pack`")
+            raise NotSupportedError(
+                f"`{info._scheduler}` runs each task by itself: tasks that share an element would have one log and one end",
+                hint="omit `--pack`, or run them on `slurm`, `lsf` or `kubernetes`",
+            )
         backend.check_pack(info)
     if isinstance(backend, RunsTasks):
         try:

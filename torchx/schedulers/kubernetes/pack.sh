@@ -15,8 +15,9 @@ torchx_one() {
   [ "$TORCHX_REPLICA_ID" -lt "$torchx_tasks" ] || torchx_end 0
   [ ! -e "/torchx-pack/skipped.$TORCHX_REPLICA_ID" ] || torchx_end 143
   torchx_task & torchx_child=$!
+  exec 2>/dev/null # not the shell's message about a signal
   trap 'kill "$torchx_child"' TERM INT
   echo "$torchx_child" >"/torchx-pack/pid.$TORCHX_REPLICA_ID"
-  while wait "$torchx_child"; torchx_code=$?; kill -0 "$torchx_child" 2>/dev/null; do :; done
+  while wait "$torchx_child"; torchx_code=$?; kill -0 "$torchx_child"; do :; done
   torchx_end "$torchx_code"
 }
