@@ -107,7 +107,7 @@ def submitter(backend: Scheduler[Any], info: AppDryRunInfo[Any], tasks: TaskList
     if tasks.pack > 1:
         if not isinstance(backend, PacksTasks):
             raise NotSupportedError(
-                f"`{info._scheduler}` runs each task by itself: sharing an element, they would have one log and one end",
+                f"`{info._scheduler}` runs each task by itself: in one element, they would have one log and one end",
                 hint="omit `--pack`, or run them on `slurm`, `lsf` or `kubernetes`",
             )
         backend.check_pack(info)
