@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -60,17 +61,18 @@ def test_tasks_that_share_a_pod(jobs: Jobs, gate: Gate, eventually: Callable[...
         f"echo {{k}} $TORCHX_TASK; case {{k}} in v1) echo no data; exit 4 ;; v3) {gate.wait('go')} ;; "
         "v4) sleep 1000 ;; esac"
     )
+    scheduler: Any = jobs.scheduler
     app = AppDef("sweep", [jobs.role(script, mounts=[gate.mount])])
-    info = jobs.scheduler.submit_dryrun(app, {"namespace": jobs.namespace, "reserved_millicpu": 1000})
+    info = scheduler.submit_dryrun(app, {"namespace": jobs.namespace, "reserved_millicpu": 1000})
     info._app = app
     tasks = TaskList(names=["k"], points=[(f"v{k}",) for k in range(7)], pack=3)
     job = info.request
-    objects = jobs.scheduler._render("job", as_replicas(app, tasks), job.app_id, job.opts, (1, 29))["items"]
+    objects = scheduler._render("job", as_replicas(app, tasks), job.app_id, job.opts, (1, 29))["items"]
     objects = sweeps.with_values(objects, tasks)
     spec = next(item for item in objects if item["kind"] == "Job")["spec"]
     assert spec["completions"] == 3
     template, spec["parallelism"] = spec["template"], 0
-    app_id = jobs.scheduler._make(jobs.scheduler._api(), info, objects)
+    app_id = scheduler._make(scheduler._api(), info, objects)
     for k in range(3):
         index = {**template["metadata"]["annotations"], names.INDEX_ANNOTATION: str(k)}
         about = {"name": f"{job.app_id}-{k}", "labels": template["metadata"]["labels"], "annotations": index}
@@ -78,23 +80,23 @@ def test_tasks_that_share_a_pod(jobs: Jobs, gate: Gate, eventually: Callable[...
 
     def states() -> list[str]:
         """Of the Job's status only later clusters have the tasks of pods that have succeeded."""
-        found = jobs.scheduler._find(app_id, ["job"])
+        found = scheduler._find(app_id, ["job"])
         table = sweeps.table_of(found.owners[0], read_pods(unpacked(jobs.pods(app_id))))
         return [state.name for state in table.states]
 
     eventually(lambda: states()[:4] == ["SUCCEEDED", "FAILED", "SUCCEEDED", "RUNNING"])
     assert states()[4:6] == ["PENDING"] * 2
     assert [jobs.log(app_id, "main", k) for k in (1, 3)] == [["v1 1", "no data"], ["v3 3"]]
-    jobs.scheduler.cancel_task(app_id, 5)
+    scheduler.cancel_task(app_id, 5)
     gate.open("go")
     eventually(lambda: states()[4] == "RUNNING")
-    with jobs.scheduler.enter(app_id, "main", 4, ["sh", "-c", "echo $TORCHX_ELEMENT"]) as process:
+    with scheduler.enter(app_id, "main", 4, ["sh", "-c", "echo $TORCHX_ELEMENT"]) as process:
         assert process.read() == (1, b"1\n")
-    jobs.scheduler.cancel_task(app_id, 4)
+    scheduler.cancel_task(app_id, 4)
     eventually(lambda: states()[3:] == ["SUCCEEDED", "CANCELLED", "CANCELLED", "SUCCEEDED"])
     lines = [jobs.log(app_id, "main", k) for k in range(7)]
     assert lines == [["v0 0"], ["v1 1", "no data"], ["v2 2"], ["v3 3"], ["v4 4"], [], ["v6 6"]]
-    failed, late = jobs.scheduler.describe_tasks(app_id, [1, 4])
+    failed, late = scheduler.describe_tasks(app_id, [1, 4])
     assert "exit code 4" in failed.msg and "no data" in failed.msg
     assert late.state.name == "CANCELLED"
     phases = {pod["metadata"]["name"][-1]: pod["status"]["phase"] for pod in jobs.pods(app_id)}
