@@ -21,7 +21,7 @@ _OURS = {
     "torchx.specs.handles",
     "torchx.specs.macros",
     "torchx.specs.mounts",
-    "torchx.specs.order",
+    "torchx.specs.ready",
     "torchx.specs.options.runopts",
     "torchx.specs.states",
     "torchx.specs.status",

@@ -72,7 +72,7 @@ def test_what_cannot_be(roles: list[Role], said: str) -> None:
 
 
 def test_jobs_without_order_are_as_before() -> None:
-    app = AppDef("a", [_server(args=["${role}", "${role.x", "${HOME}"])])
+    app = AppDef("a", [_server(args=["${role}", "${role.x", "${HOME}", "$${role.server.host}"])])
     assert order_of(app) == {}
     assert not {"after", "ready", "ends_job", "restarts_after"} & appdef_to_dict(app)["roles"][0].keys()
 

@@ -21,7 +21,7 @@ from torchx.specs.handles import (
 from torchx.specs.macros import macros
 from torchx.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount
 from torchx.specs.options.runopts import CfgVal, InvalidRunConfigException, get_type_name, runopt, runopts
-from torchx.specs.order import Ready
+from torchx.specs.ready import Ready
 from torchx.specs.states import NONE, RESET, YELLOW_BOLD, AppState, ReplicaState, is_started, is_terminal
 from torchx.specs.status import AppStatus, AppStatusError, ReplicaStatus, RoleStatus
 from torchx.specs.workspaces import Workspace

@@ -7,48 +7,19 @@ and with ``Role.ends_job`` the job ends when this role has ended.
 from __future__ import annotations
 
 from torchx.errors import SpecError
+from torchx.specs.ready import MARK, PROBES, Ready, has_order, macros_in
 from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from torchx.specs.api import AppDef, Role
 
-PROBES = ("tcp", "http", "log", "file")
-_MARK = "${role."
 _LONGEST = 64 << 10
 """Characters of the longest list of hosts in a variable: Linux passes at most 128 KiB in one."""
 
 _CLASSES = {"d": "[0-9]", "s": "[[:space:]]", "w": "[[:alnum:]_]", "D": "[^0-9]", "S": "[^[:space:]]"}
-
-
-@dataclass
-class Ready:
-    """When a replica is ready: one of four probes succeeds once. A replica without one is ready when it has started.
-
-    Args:
-        tcp: a port accepts connections: a name in the role's ``port_map``, or a number.
-        http: a GET of this path is answered with status 200 to 399: ``/health`` at the port ``http`` of ``port_map``,
-            else its first; ``metrics:/up`` or ``9000:/up`` at another.
-        log: this regular expression matches a line of the replica's output, in the syntax of ``grep -E``, with the
-            classes ``\\d``, ``\\s``, ``\\w``.
-        file: this file exists, relative to the working directory of the replica.
-        within: how long after its start the role may take, such as ``5m``; then the job fails with class ``timeout``.
-        at_least: how many replicas must be ready; None: ``min_replicas`` of the role, else all.
-
-    >>> Ready(http="/health", within="2m")
-    Ready(http='/health', within='2m')
-    """
-
-    _brief_repr = True
-
-    tcp: str = ""
-    http: str = ""
-    log: str = ""
-    file: str = ""
-    within: str = "5m"
-    at_least: int | None = None
 
 
 @dataclass(frozen=True)
@@ -80,19 +51,6 @@ class RoleOrder:
         return {"tcp": f"tcp {self.port}", "http": f"GET :{self.port}{self.what}"}.get(
             self.probe, f"{self.probe} `{self.what}`" if self.probe else ""
         )
-
-
-def has_order(app: AppDef) -> bool:
-    """Whether roles wait, are probed, end the job, or use the addresses of others.
-
-    >>> from torchx.specs import AppDef, Role
-    >>> has_order(AppDef("a", [Role("r", "img")])), has_order(AppDef("a", [Role("r", "img", ends_job=True)]))
-    (False, True)
-    """
-    return any(
-        role.after or role.ready or role.ends_job or role.restarts_after or next(_macros_in(role), "")
-        for role in app.roles
-    )
 
 
 def order_of(app: AppDef) -> dict[str, RoleOrder]:
@@ -263,28 +221,14 @@ def _check_circles(orders: dict[str, RoleOrder]) -> None:
         left = {name: after for name, after in left.items() if name not in free}
 
 
-def _macros_in(role: Role) -> Iterator[str]:
-    """Yield the macros of addresses in a role, ``server.port.http``."""
-    values: list[object] = [role.entrypoint, *role.args, *role.env.values(), role.metadata, *map(vars, role.mounts)]
-    while values:
-        value = values.pop()
-        if isinstance(value, str):
-            if _MARK in value:
-                yield from (piece.partition("}")[0] for piece in value.split(_MARK)[1:] if "}" in piece)
-        elif isinstance(value, dict):
-            values += value.values()
-        elif isinstance(value, (list, tuple)):
-            values += value
-
-
 def _check_macros(role: Role, app: AppDef) -> None:
     known = {}
     for other in app.roles:
         known.update(dict.fromkeys(f"{other.name}.{what}" for what in ("host", "hosts")))
         known.update(dict.fromkeys(f"{other.name}.port.{name}" for name in other.port_map))
-    for macro in _macros_in(role):
+    for macro in macros_in(role):
         if macro not in known:
             raise SpecError(
-                f"role `{role.name}` has `{_MARK}{macro}}}`, which is not an address within the job",
-                hint=f"it has {', '.join(f'{_MARK}{name}}}' for name in known)}",
+                f"role `{role.name}` has `{MARK}{macro}}}`, which is not an address within the job",
+                hint=f"it has {', '.join(f'{MARK}{name}}}' for name in known)}",
             )

@@ -20,7 +20,7 @@ from torchx.errors import SpecError
 from torchx.specs.api import AppDef, Resource, RetryPolicy, Role, UnsetResource
 from torchx.specs.copies import copy_data
 from torchx.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount
-from torchx.specs.order import PROBES, Ready
+from torchx.specs.ready import PROBES, Ready
 from torchx.specs.workspaces import Workspace
 from torchx.util.records import record_fields
 from torchx.util.secrets import AMBIGUOUS, mask_args, mask_env, mask_value

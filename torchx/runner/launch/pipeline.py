@@ -13,7 +13,7 @@ from torchx.runner.ground.trackers import get_configured_trackers, tracker_envir
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
 from torchx.specs.api import GPU_TYPE, AppDef, AppDryRunInfo, CfgVal, Workspace, macros, make_app_handle
 from torchx.specs.copies import copy_data
-from torchx.specs.order import has_order, order_of
+from torchx.specs.ready import has_order
 from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.checks import CHECK_NODES
 from torchx.specs.wishes.scripts import SBATCH
@@ -208,6 +208,8 @@ def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settin
 
 def _check_order(app: AppDef, scheduler: str, caps: Capabilities) -> None:
     """Raise SpecError for an order of roles that is invalid, NotSupportedError for one that the scheduler lacks."""
+    from torchx.specs.order import order_of
+
     probes = {order.probe for order in order_of(app).values() if order.probe}
     if not caps.order:
         raise NotSupportedError(

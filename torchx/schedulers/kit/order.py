@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchx.specs.api import AppState
-from torchx.specs.order import RoleOrder, has_order, order_of
+from torchx.specs.order import RoleOrder, order_of
+from torchx.specs.ready import has_order
 from torchx.util.records import replace
 
 if TYPE_CHECKING:
