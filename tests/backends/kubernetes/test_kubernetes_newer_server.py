@@ -150,6 +150,27 @@ def test_the_next_attempt_is_a_copy_that_the_server_takes(jobs):
     assert second["spec"]["completionMode"] == "Indexed"
 
 
+def test_a_chain_of_six_pieces(jobs):
+    """Each is a Job that the server keeps whole, made when the containers of the last one have ended."""
+    metadata = {RETRY: "standard, total:6h", "torchx/timeout": "1h"}
+    app_id = jobs.run(AppDef("job", [jobs.role()], metadata=metadata), cfg={"kind": "job"})
+    for number in range(1, 7):
+        there = cluster.call("GET", jobs.path("jobs", group=JOBS))["items"]
+        assert len(there) == number
+        item = max(there, key=lambda one: int(one["metadata"]["labels"]["torchx.pytorch.org/attempt"]))
+        spec = item["spec"]["template"]["spec"]
+        assert (spec["activeDeadlineSeconds"], item["spec"]["backoffLimit"]) == (3600, 0)
+        assert spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"][:2] == ["sh", "-c"]
+        run_pods(jobs, item)
+        ended = {"terminated": {"exitCode": 143, "reason": "Error", "finishedAt": "2026-01-01T01:00:00Z"}}
+        one = {**RUNNING["containerStatuses"][0], "state": ended}
+        late = {"phase": "Failed", "reason": "DeadlineExceeded", "startTime": "2026-01-01T00:00:00Z"}
+        set_status(jobs.path("pods", f"{item['metadata']['name']}-0-abcde"), {**late, "containerStatuses": [one]})
+        found = jobs.scheduler.describe(app_id)
+        assert [(a.kind, a.used) for a in found.attempts] == [("timeout", 3600.0 * n) for n in range(1, number + 1)]
+    assert (found.state, found.attempts[-1].why) == (AppState.RUNNING, "timeout: the total of 6h is used")
+
+
 def test_the_life_of_an_indexed_job(jobs):
     """As its controller of 1.31 and later tells it, with the pods' numbers in their annotations."""
     app_id = jobs.run(num_replicas=3, cfg={"kind": "job"})

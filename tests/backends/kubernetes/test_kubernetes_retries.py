@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from pathlib import Path
 
 from tests.backends.kubernetes import cluster
+from tests.torture.chains import PROGRAM
 from torchx.schedulers import get_scheduler_factories
 from torchx.specs import AppDef, AppState, Resource
 from torchx.specs.wishes.retries import RETRY
+from torchx.specs.wishes.timeouts import TIMEOUT
 
 
 def with_policy(policy, *roles):
@@ -23,6 +27,24 @@ def test_more_memory_after_it_ran_out(jobs):
     assert [(a.kind, a.again, a.memory) for a in found.attempts] == [("oom", True, 2.0)]
     assert found.num_restarts == 1
     assert [line.strip() for line in jobs.scheduler.log_iter(app_id, "main")][-1] == str(150 << 20)
+
+
+def test_a_chain_never_has_two_pieces_at_once(jobs, gate):
+    """Of two replicas that take two seconds to end: each step is done once."""
+    folder = Path(gate.mount.src_path)
+    (folder / "steps.py").write_text(PROGRAM.replace("sys.exit(143)", "[time.sleep(2), sys.exit(143)]"))
+    for k in "01":
+        (folder / k).mkdir()
+    script = "exec python3 /gate/steps.py /gate/$TORCHX_REPLICA_ID 50 0.2"
+    overlay = {"spec": {"terminationGracePeriodSeconds": 6}}
+    role = jobs.role(script, num_replicas=2, mounts=[gate.mount], overlay=overlay)
+    metadata = {RETRY: "standard, lost:free, total:60s", TIMEOUT: "5s"}
+    found = jobs.until(jobs.run(AppDef("job", [role], metadata=metadata)))
+    assert found.state is AppState.SUCCEEDED, found
+    assert {a.kind for a in found.attempts} == {"timeout"}
+    for k in "01":
+        assert not (folder / k / "overlap").exists()
+        assert json.loads((folder / k / "done.json").read_text()) == list(range(50))
 
 
 def test_many_clients_at_once_make_one_gang(jobs, gate, eventually):

@@ -177,6 +177,7 @@ def test_who_dies_while_it_makes_them_is_followed_by_another():
     job.cluster.away = dies
     found = job.look()
     assert found.attempts[-1].why.startswith("the next attempt could not be made: ")
+    assert job.scheduler.list()[0].state is AppState.PENDING  # and not what became of the first attempt
     job.cluster.away = lambda method, path: None
     job.other.describe(job.app_id)
     assert set(job.jobs()) == {"-a", "-b", "-a2-a", "-a2-b"}

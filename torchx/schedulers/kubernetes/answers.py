@@ -42,7 +42,8 @@ def facts_of(
     if found.kind == VOLCANO and any(pod.facts.state is AppState.FAILED for pod in pods):
         # current releases do not count failed pods in the status of a job that their policy aborted
         owners = [replace(o, state=AppState.FAILED) if o.aborted else o for o in owners]
-    if found.kind == JOB and app is not None and owners:
+    number = max(map(number_of, found.owners), default=0)
+    if found.kind == JOB and app is not None and owners and number < 2:  # a later attempt is being created
         owners += _removed(app, found.owners, owners, ended)
     roles = [
         _role(
@@ -54,7 +55,6 @@ def facts_of(
         for i, role in enumerate(_roles(app, pods))
     ]
     _note_images(app, pods)
-    number = max(map(number_of, found.owners), default=0)
     if number:
         attempts = recorded(found.owners)
     else:

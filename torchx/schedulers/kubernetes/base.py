@@ -20,7 +20,7 @@ from torchx.schedulers.kit.metrics import ReplicaMetrics
 from torchx.schedulers.kit.secrets import revealed
 from torchx.schedulers.kit.simulations import Simulation
 from torchx.schedulers.kit.verdict import describe, role_state, state_of
-from torchx.schedulers.kubernetes import answers, gang, inside, lifecycle, our_retries, sweeps
+from torchx.schedulers.kubernetes import answers, chains, gang, inside, lifecycle, our_retries, sweeps
 from torchx.schedulers.kubernetes.api import queries
 from torchx.schedulers.kubernetes.api.errors import unless_forbidden
 from torchx.schedulers.kubernetes.client import KubeApi
@@ -208,7 +208,10 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         names = dict(enumerate(role.name for role in facts.roles))
         by_replica = {(names.get(pod.role_index, ""), pod.facts.replica): pod for pod in pods}
         look = EvidenceReader(api, split_id(app_id)[0], by_replica)
-        if any(map(number_of, last.owners)):
+        waits = chains.between(api, last, facts, time.time()) if any(map(number_of, last.owners)) else None
+        if waits is not None:
+            facts = waits
+        elif any(map(number_of, last.owners)):
             if (attempt := our_retries.retry_failed(api, found, facts, look)) is not None and attempt.again:
                 fresh = self._find(app_id, [JOB])
                 return self._answer(api, app_id, fresh) if fresh is not None else None

@@ -62,8 +62,8 @@ def policy(app: AppDef, kind: str, caps: Capabilities, version: tuple[int, int])
 
 
 def _beyond(rules: RetryRules) -> bool:
-    """Whether an explicit rule needs more than the cluster itself supports."""
-    if any(rule.avoid or rule.memory != 1 for rule in rules.rules if rule.kind in rules.named):
+    """Whether the policy needs more than the cluster itself supports."""
+    if rules.total or any(rule.avoid or rule.memory != 1 for rule in rules.rules if rule.kind in rules.named):
         return True
     try:
         SYSTEM.keep(rules)

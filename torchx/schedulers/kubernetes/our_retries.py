@@ -18,7 +18,7 @@ from torchx.errors import TorchXError
 from torchx.schedulers.kit.attempts import judged
 from torchx.schedulers.kit.facts import JobFacts
 from torchx.schedulers.kit.verdict import judge, role_state
-from torchx.schedulers.kubernetes import lifecycle, names
+from torchx.schedulers.kubernetes import chains, lifecycle, names
 from torchx.schedulers.kubernetes.api.errors import CONFLICT, ApiError
 from torchx.schedulers.kubernetes.client import KubeApi, path_to
 from torchx.schedulers.kubernetes.job_retries import recorded
@@ -53,7 +53,7 @@ def retry_failed(api: KubeApi, found: JobObjects, facts: JobFacts, look: Look) -
     rules = Wishes.read(facts.metadata).retry if failed else None
     if rules is None:  # somebody may have removed the annotation
         return None
-    attempt = _judged(last, facts, rules, look)
+    attempt = _judged(api, last, facts, rules, look)
     lifecycle.stop_the_others(api, JobObjects(JOB, last.owners, failed=True))
     if attempt.again:
         try:
@@ -63,10 +63,13 @@ def retry_failed(api: KubeApi, found: JobObjects, facts: JobFacts, look: Look) -
     return attempt
 
 
-def _judged(last: JobObjects, facts: JobFacts, rules: RetryRules, look: Look) -> Attempt:
+def _judged(api: KubeApi, last: JobObjects, facts: JobFacts, rules: RetryRules, look: Look) -> Attempt:
     verdict = judge(replace(facts, state=AppState.FAILED, unattended=True), look)  # other roles may still run
     hosts = [verdict.cause.host] if verdict.cause and verdict.cause.host else []
     attempt = Attempt(started=facts.started or 0.0, ended=facts.ended or 0.0, hosts=hosts)
+    if rules.total:
+        kind = verdict.cause.kind if verdict.cause else ""
+        chains.mark_progress(api, last.pods, facts.attempts, attempt, kind)
     judged(verdict, rules, facts.attempts, attempt)
     if attempt.again and any(map(_is_cancelled, last.owners)):
         attempt.again, attempt.why = False, "the job was cancelled"

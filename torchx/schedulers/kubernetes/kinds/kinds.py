@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torchx.errors import BackendError, SpecError
-from torchx.schedulers.kubernetes import job_retries, names, request
+from torchx.schedulers.kubernetes import chains, job_retries, names, request
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.kinds import trainjob
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, VOLCANO, Object
@@ -17,6 +17,7 @@ from torchx.schedulers.kubernetes.pods.facts import main_container
 from torchx.schedulers.kubernetes.pods.specs import JobRules
 from torchx.schedulers.kubernetes.shipped_code import objects_of
 from torchx.specs.api import AppDef, RetryPolicy, Role
+from torchx.specs.wishes import Wishes
 from torchx.util.records import replace
 
 INDEXED_SINCE = (1, 22)
@@ -64,6 +65,9 @@ def _jobs(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
             objects.append(_job(job_name, role, rules, labels, template))
         else:
             objects += _separate_jobs(role, rules, app_id, job_name, labels)
+    if rules.retries is job_retries.BY_TORCHX and (policy := Wishes.of(app).retry) is not None and policy.total:
+        for item in objects[1:]:
+            chains.ask_for_checkpoint(item["spec"]["template"])
     # A TTL deletes each Job separately, so that each role needs the definition of the app.
     firsts = {item["metadata"]["labels"][names.LABEL_ROLE_INDEX]: item for item in reversed(objects[1:])}
     for item in firsts.values() if rules.opts.ttl_s is not None else objects[1:2]:
