@@ -191,7 +191,7 @@ class Gate:
 def started(job: str, *roles: dict, grace_s: float = 30.0) -> Supervisor:
     """A supervisor whose replicas run; to be called in a fork."""
     supervisor = Supervisor(request(job, *roles, grace_s=grace_s), GUARDIAN)
-    while supervisor._pending:
+    while supervisor._starts.now:
         supervisor._start_pending()
     supervisor.writer.flush()
     return supervisor

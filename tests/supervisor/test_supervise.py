@@ -390,7 +390,7 @@ def test_what_happens_wakes_it(job, gate, up, how) -> None:
     """The end of a replica, a word in the FIFO and a signal are heard at once, though it would sleep for ever."""
 
     def work() -> None:
-        Supervisor._timeout_ms = lambda self: 0 if self._pending else None  # type: ignore[method-assign]
+        Supervisor._timeout_ms = lambda self: 0 if self._starts.now else None  # type: ignore[method-assign]
         Supervisor(request(job, role(f"{up.pass_on}; {gate.wait}")), GUARDIAN).run()
 
     with forked(work) as fork:

@@ -33,7 +33,7 @@ def _made(job: str, *roles: dict[str, Any], **more: Any) -> Supervisor:
     """A supervisor whose replicas run."""
     asked: Any = {**request(job, *roles, grace_s=10.0), **more}
     made = Supervisor(asked, GUARDIAN)
-    while made._pending:
+    while made._starts.now:
         made._start_pending()
     made.writer.flush()
     return made
@@ -58,7 +58,7 @@ def test_an_attempt_that_ends_at_its_limit_is_followed_by_another(job: str, gate
         clock.now = NOW + 7
         made._reap(clock.now)
         made._sweep(clock.now)
-        assert (made._pending, made._limit.due) == (made.replicas, NOW + 67)
+        assert (made._starts.now, made._limit.due) == (made.replicas, NOW + 67)
         made.writer.flush()
         assert (state(job).kind, state(job).msg, state(job).restarts) == ("", "", 1)
         assert [(r.line.state, r.line.attempt) for r in made.replicas] == [("PENDING", 1)] * 2
@@ -76,7 +76,7 @@ def test_an_attempt_that_is_not_followed_by_another(job: str, gate: Gate, clock:
         made._reap(NOW)
         made._sweep(NOW)
         assert (made._outcome, made.job.restarts, made.job.kind, made.job.msg) == ("FAILED", 0, "timeout", "why")
-        assert (made._pending, made.replicas[0].line.attempt) == ([], 0)
+        assert (made._starts.now, made.replicas[0].line.attempt) == ([], 0)
         made.writer.flush()
         assert state(job).restarts == 0
 
@@ -95,7 +95,7 @@ def test_a_replica_that_is_restarted_alone(job: str, gate: Gate, clock: Clock) -
         clock.now = NOW + 5
         made._reap(clock.now)
         made._sweep(clock.now)
-        assert (made._pending, made._limit.due, made.job.msg) == ([first], NOW + 60, "before")
+        assert (made._starts.now, made._limit.due, made.job.msg) == ([first], NOW + 60, "before")
 
     in_fork(steps)
 

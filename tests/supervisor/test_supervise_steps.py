@@ -22,6 +22,7 @@ from tests.supervisor.forks import (
     until_dead,
 )
 from torchx.supervisor import proctree, supervise
+from torchx.supervisor.replica import Replica, owner_of
 from torchx.supervisor.statefile import read_bytes
 from torchx.supervisor.supervise import Supervisor
 
@@ -45,6 +46,10 @@ def clock(monkeypatch) -> Clock:
 
 def _states(supervisor: Supervisor) -> list[str]:
     return [r.line.state for r in supervisor.replicas]
+
+
+def _owner(supervisor: Supervisor, process: proctree.Process | None) -> Replica | None:
+    return owner_of(process, supervisor.folder, supervisor.replicas, supervisor._unclean)
 
 
 def test_a_signal_wakes_it(job) -> None:
@@ -291,13 +296,13 @@ def test_a_failed_replica_gives_its_children_the_grace(job, gate, up, clock) -> 
         assert len(supervisor._sent_sigterm) == 1
         supervisor._sweep(1009.9)
         assert (proctree.start_ticks(orphan), replica.kills, replica.line.attempt) == (ticks, 0, 0)
-        assert supervisor._unclean == {replica} and not supervisor._pending
+        assert supervisor._unclean == {replica} and not supervisor._starts.now
         supervisor._sweep(1010.0)
         assert replica.kills == 1
         until_dead(orphan)
         supervisor._reap(1010.1)
         supervisor._sweep(1010.1)
-        assert (replica.line.state, replica.line.attempt, supervisor._pending) == ("PENDING", 1, [replica])
+        assert (replica.line.state, replica.line.attempt, supervisor._starts.now) == ("PENDING", 1, [replica])
         assert supervisor._has_children
         supervisor._start_pending()
         assert (replica.line.state, replica.line.started, replica.line.ended, replica.kills) == (
@@ -433,7 +438,7 @@ def test_a_failure_while_others_are_being_started(job, gate, clock) -> None:
             until_dead(replica.line.pid)
         supervisor._reap(1000.0)
         supervisor._sweep(1000.0)
-        assert supervisor._pending == supervisor.replicas
+        assert supervisor._starts.now == supervisor.replicas
         assert [r.line.attempt for r in supervisor.replicas] == [1] * 16 + [0] * 5
 
     in_fork(steps)
@@ -474,9 +479,9 @@ def test_what_waits_for_a_restart_is_not_started_after_a_cancellation(job, clock
         until_dead(first.line.pid)
         until_dead(second.line.pid)
         supervisor._reap(1000.0)
-        assert (first.line.state, supervisor._pending, first.restart) == ("PENDING", [first], None)
+        assert (first.line.state, supervisor._starts.now, first.restart) == ("PENDING", [first], None)
         supervisor._cancel("")
-        assert (_states(supervisor), supervisor._pending) == (["CANCELLED", "SUCCEEDED"], [])
+        assert (_states(supervisor), supervisor._starts.now) == (["CANCELLED", "SUCCEEDED"], [])
         supervisor.writer.flush()
         assert [r.state for r in state(job).replicas] == ["CANCELLED", "SUCCEEDED"]
 
@@ -490,18 +495,18 @@ def test_whose_a_process_is(job, gate, up, clock) -> None:
         supervisor = started(job, role("true", gate.wait))
         first, second = supervisor.replicas
         mine = proctree.snapshot()[second.line.pid]
-        assert eventually(lambda: supervisor._owner(mine)) is second
-        assert supervisor._owner(None) is None
+        assert eventually(lambda: _owner(supervisor, mine)) is second
+        assert _owner(supervisor, None) is None
         mine.state = "Z"
-        assert supervisor._owner(mine) is None
+        assert _owner(supervisor, mine) is None
         until_dead(first.line.pid)
         supervisor._reap(1000.0)
         child = proctree.Process(os.getpid(), "S", 1, first.line.pid, 1)
-        assert supervisor._owner(child) is first
-        assert supervisor._owner(proctree.Process(os.getpid(), "S", 1, 1, 1)) is None
+        assert _owner(supervisor, child) is first
+        assert _owner(supervisor, proctree.Process(os.getpid(), "S", 1, 1, 1)) is None
         supervisor.folder = "/another"
         mine.state = "S"
-        assert supervisor._owner(mine) is None
+        assert _owner(supervisor, mine) is None
 
     in_fork(steps)
 
@@ -515,7 +520,7 @@ def test_marks_that_make_no_sense_name_no_replica(job, up, gate) -> None:
             marks = {"PATH": os.environ["PATH"], proctree.ENV_JOB: job, proctree.ENV_REPLICA: word}
             pid = os.posix_spawn("/bin/sh", ["sh", "-c", f"{up.pass_on}; {gate.wait}"], marks, setsid=True)
             up.reached()
-            found = supervisor._owner(proctree.snapshot()[pid])
+            found = _owner(supervisor, proctree.snapshot()[pid])
             assert (found and found.index) == owner, word
             os.kill(pid, signal.SIGKILL)
 

@@ -80,6 +80,7 @@ CAPABILITIES = replace(
     timeout="yes",
     watchdog=True,
     idle=True,
+    order=("tcp", "http", "log", "file"),
 )
 
 

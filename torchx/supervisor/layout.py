@@ -39,6 +39,20 @@ if TYPE_CHECKING:
         min_replicas: int | None
         replicas: list[ReplicaRequest]
 
+    class OrderRequest(TypedDict, total=False):
+        """The order of one role; see :class:`torchx.specs.order.RoleOrder`. Without a probe, started is ready."""
+
+        after: list[str]
+        probe: str
+        what: str
+        ports: list[int]  # that are probed, of each replica
+        within_s: float
+        at_least: int
+        ends_job: bool
+        restarts_after: bool
+        late: str  # the beginning of the sentence if it is not ready in time,
+        ended: str  # and if it has ended before
+
     class LimitRequest(TypedDict, total=False):
         """The time limit; see :class:`torchx.supervisor.limit.Limit`."""
 
@@ -74,6 +88,7 @@ if TYPE_CHECKING:
     class JobRequest(_JobRequest, total=False):
         """What the client hands to a supervisor; the fields of this class are optional."""
 
+        order: dict[str, OrderRequest]  # by role, if roles wait for others or end the job
         again: list[str]  # a program that decides on restarts
         watchdog: WatchdogRequest
         idle: WatchdogRequest  # see `idle`: `notify`, `cancel` or `checkpoint`; the files of samples
@@ -92,6 +107,7 @@ HANG_FILE = "watchdog.txt"  # the watchdog's findings when the job was last sile
 STACKS_FILE = "stacks.txt"  # the same, followed by all stacks
 RETRY_FACT = "retry"  # key in the header of the state file if the job has a retry policy
 WATCHED = "watched"  # and if it has a watchdog
+ORDERED = "ordered"  # and if its roles have an order
 MARKS = ("attempts.jsonl", "progress", "checkpoint")  # see schedulers/kit/attempts.py
 STDOUT_LOG = "stdout.log"
 STDERR_LOG = "stderr.log"

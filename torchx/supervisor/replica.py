@@ -14,6 +14,7 @@ from torchx.supervisor.statefile import ReplicaLine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
     from torchx.supervisor.follow import Follower
@@ -97,6 +98,23 @@ def spawn(replica: Replica, job: str, env: dict[str, str]) -> int:
         return proctree.spawn(exe, argv, env, file_actions=files, setsigdef=DEFAULT_SIGNALS, setsigmask=())
     finally:
         os.chdir("/")  # or our own programs would load Python modules from there
+
+
+def owner_of(
+    process: proctree.Process | None, job: str, replicas: list[Replica], unclean: Iterable[Replica]
+) -> Replica | None:
+    """Return the replica that left a process behind; None if it is none of the job's. ``unclean``: those that may."""
+    if process is None or process.state in "ZX":
+        return None
+    for replica in unclean:
+        if replica.line.pid == process.session:
+            return replica
+    # It has a session of its own, so look at its environment.
+    env = proctree.environment(process.pid)
+    if env.get(proctree.ENV_JOB) != job:
+        return None
+    index = env.get(proctree.ENV_REPLICA, "")
+    return replicas[int(index)] if index.isdigit() and int(index) < len(replicas) else None
 
 
 def why_not_started(replica: Replica, error: OSError) -> str:

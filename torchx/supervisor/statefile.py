@@ -19,7 +19,7 @@ import os
 import stat
 import time
 
-from torchx.supervisor.layout import CONTROL_FIFO, STATE_FILE
+from torchx.supervisor.layout import CONTROL_FIFO, ORDERED, STATE_FILE
 
 MAGIC = "torchx-local-job"
 FORMAT = 1
@@ -39,6 +39,7 @@ TASKS = "tasks"
 _LINE = 112  # bytes of a replica's line, including checksum and line end
 _ROOM_FOR_CHANGES = 512  # bytes of the header reserved for the fields that change
 _MAX_MESSAGE = 240
+_ROOM_FOR_ORDER = 400, 24  # bytes for a longer message if roles have an order, and for the time of each replica
 _PAUSE_S = 0.00025
 
 
@@ -61,6 +62,8 @@ class ReplicaLine:
         exit: exit code, ``-n`` for signal n; None if it has not ended or is lost.
         started: Unix time of the start of its last process; 0 before.
         ended: Unix time of the end of its last process; 0 before.
+        ready: Unix time at which its probe succeeded; 0: not yet, or it has none. It is kept in the header, so that
+            older versions can read the file.
     """
 
     def __init__(self) -> None:
@@ -71,6 +74,7 @@ class ReplicaLine:
         self.exit: int | None = None
         self.started = 0.0
         self.ended = 0.0
+        self.ready = 0.0
 
 
 class JobState:
@@ -117,7 +121,10 @@ class StateWriter:
         roles = ",".join(f"{escape(name)}:{count}" for name, count in job.roles)
         facts = " ".join(f"{key}={escape(value)}" for key, value in job.facts.items())
         self._fixed = f"roles={roles} {facts}"
-        self._header = header or -(-(len(self._fixed) + _ROOM_FOR_CHANGES) // 64) * 64
+        longer, each = _ROOM_FOR_ORDER if ORDERED in job.facts else (0, 0)
+        room = _ROOM_FOR_CHANGES + longer + each * len(job.replicas)
+        self._most = _MAX_MESSAGE + longer
+        self._header = header or -(-(len(self._fixed) + room) // 64) * 64
         self._bytes = bytearray()
         self._low, self._high = self._header, 0  # range of lines that is not written yet
         self._new_header = False
@@ -131,11 +138,13 @@ class StateWriter:
         job = self.job
         kind = f"kind={job.kind} " if job.kind else ""
         kill = f"kill_at={job.kill_at:.6f} " if job.kill_at else ""
+        ready = ",".join(f"{k}:{r.ready:.3f}" for k, r in enumerate(job.replicas) if r.ready)
+        kill += f"ready={ready} " if ready else ""
         text = (
             f"{MAGIC} {FORMAT} {self._header} {self._fixed} "
             f"state={job.state} restarts={job.restarts} first={job.first} "
             f"created={job.created:.6f} ended={job.ended:.6f} supervisor={job.supervisor} "
-            f"guardian={job.guardian[0]}:{job.guardian[1]} {kind}{kill}msg={escape(_shortened(job.msg))}"
+            f"guardian={job.guardian[0]}:{job.guardian[1]} {kind}{kill}msg={escape(_shortened(job.msg, self._most))}"
         )
         self._put(0, text, self._header)
         self._new_header = True
@@ -257,9 +266,9 @@ def unescape(word: str) -> str:
 _PLAIN = frozenset(b for b in range(0x21, 0x7F) if chr(b) not in "%:,=")
 
 
-def _shortened(text: str) -> str:
+def _shortened(text: str, most: int) -> str:
     # Escaping may triple the length of a character.
-    while len(escape(text)) > _MAX_MESSAGE:
+    while len(escape(text)) > most:
         text = text[: len(text) * 3 // 4] + "…" if len(text) > 8 else ""
     return text
 
@@ -289,6 +298,9 @@ def _parse_header(line: str, *, most: int) -> JobState:
     job.kind = fields.pop("kind", "")
     job.kill_at = float(fields.pop("kill_at", 0))
     job.msg = unescape(fields.pop("msg"))
+    for word in filter(None, fields.pop("ready", "").split(",")):
+        index, _, at = word.partition(":")
+        job.replicas[int(index)].ready = float(at)
     job.facts = {key: unescape(value) for key, value in fields.items()}
     return job
 

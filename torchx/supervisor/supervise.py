@@ -18,7 +18,8 @@ from torchx.supervisor.idle import Idle
 from torchx.supervisor.layout import CONTROL_FIFO, STATE_FILE, STEPS_FILE
 from torchx.supervisor.limit import Limit
 from torchx.supervisor.metrics import Sampler
-from torchx.supervisor.replica import Ending, Replica, spawn, why_not_started
+from torchx.supervisor.replica import Ending, Replica, owner_of, spawn, why_not_started
+from torchx.supervisor.starts import Starts
 from torchx.supervisor.statefile import CANCELLED, FAILED, PENDING, RUNNING, SUCCEEDED, JobState, StateWriter
 from torchx.supervisor.watchdog import Watchdog, put_down
 
@@ -74,7 +75,6 @@ class Supervisor:
                 job.replicas[index].attempt = attempt
                 self.replicas.append(Replica(index, number, k, request=replica, line=job.replicas[index]))
         self._by_pid: dict[int, Replica] = {}
-        self._pending = list(self.replicas)
         self._unclean: set[Replica] = set()
         self._sent_sigterm: set[tuple[int, int]] = set()
         self._next_sweep = 0.0
@@ -86,6 +86,7 @@ class Supervisor:
         self._on_lasting = lasting
         # Polling all silent replicas takes at most 1 % of a processor.
         self._latest_look_s = min(2.0, max(0.2, len(self.replicas) * 0.002))
+        self._starts = Starts(request, self.replicas, self._latest_look_s)
         self._has_children = True
         # The FIFO first, since a state file without a reader of the FIFO means that the supervisor is dead.
         fifo = os.path.join(self.folder, CONTROL_FIFO)
@@ -127,6 +128,7 @@ class Supervisor:
                 if watchdog.due is not None and now >= watchdog.due:
                     self._watch(watchdog, now)
             self._reap(now)
+            self._probe(now)
             self.writer.flush()  # an end that is not recorded is lost if this process is killed
             self._sweep(now)
             self._follow(now)
@@ -147,9 +149,10 @@ class Supervisor:
         return not self._has_children
 
     def _timeout_ms(self) -> float | None:
-        if self._pending:
+        if self._starts.now:
             return 0
         due = [r.follower.due for r in self._by_pid.values() if r.follower]
+        due += self._starts.due()
         due += [at for at in (self._limit.due, self._sampler.due) if at is not None]
         if self._unclean or self._outcome or any(r.stopping for r in self._by_pid.values()):
             due.append(self._next_sweep)
@@ -160,7 +163,7 @@ class Supervisor:
         return max(1.0, (min(due) - time.monotonic()) * 1000)
 
     def _is_over(self, now: float) -> bool:
-        if self._by_pid or self._pending or self._unclean:
+        if self._by_pid or self._starts or self._unclean:
             return False
         if not self._outcome:
             self._outcome = self.gang.outcome([self._states(role) for role in range(len(self.gang.rules))])
@@ -187,14 +190,22 @@ class Supervisor:
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
 
+    def _probe(self, now: float) -> None:
+        why = self._starts.turn(now)
+        if self._starts.changed:
+            self._starts.changed = False
+            self.writer.header_changed()
+        if why:
+            self._end_attempt("timeout", why)
+
     # -- starting --------------------------------------------------------------------------------
 
     def _start_pending(self) -> None:
         started = []
-        for _ in range(min(len(self._pending), _STARTS_PER_TURN)):
-            if not self._pending:  # the job was given up or is restarted because a replica could not be started
+        for _ in range(min(len(self._starts.now), _STARTS_PER_TURN)):
+            if not self._starts.now:  # the job was given up or is restarted because a replica could not be started
                 break
-            replica = self._pending.pop(0)
+            replica = self._starts.now.pop(0)
             self._start(replica)
             started.append(replica)
         # In a second pass, since reading the start time waits until the process has loaded its program.
@@ -214,6 +225,7 @@ class Supervisor:
             replica.follower = make(replica.request["folder"], time.monotonic(), self._latest_look_s)
         if line.attempt:
             replica.follower.starts_again(time.monotonic(), wall=line.started)
+        self._starts.begin(replica, time.monotonic())
         try:
             line.pid = spawn(replica, self.folder, self.env)
         except OSError as e:
@@ -269,14 +281,17 @@ class Supervisor:
         if line.state == FAILED and not self._outcome:
             self.writer.flush()  # before the others are ended
             self._failed(replica, now)
+        if not self._outcome and (outcome := self._starts.outcome(self.gang)):
+            self._give_up(outcome, now)
 
     def _failed(self, replica: Replica, now: float) -> None:
         decision = self.gang.failed(replica.role, replica.k, self._states(replica.role))
         self.job.restarts = self.gang.restarts
         if decision == rules.RESTART_REPLICA:
-            self._restart([replica], now)
+            self._restart([replica, *self._starts.restarts_with(replica.role)], now)
         elif decision == rules.RESTART_ROLE:
-            self._restart([r for r in self.replicas if r.role == replica.role], now)
+            wave = [r for r in self.replicas if r.role == replica.role]
+            self._restart([*wave, *self._starts.restarts_with(replica.role)], now)
         elif decision == rules.RESTART_APPLICATION:
             self._restart(self.replicas, now)
         elif self.job.first < 0:
@@ -296,7 +311,7 @@ class Supervisor:
             replica.restart = mark
             if replica.line.state != PENDING:
                 self._unclean.add(replica)
-        self._pending = [replica for replica in self._pending if replica.restart is None]
+        self._starts.drop()
         self._stop(wave, now)
 
     def _obey(self) -> None:
@@ -332,7 +347,7 @@ class Supervisor:
     def _end_attempt(self, kind: str, why: str) -> None:
         """End all replicas for a reason outside of them. The job may then be restarted like after a failure."""
         self._limit.forget()
-        goes_on = self._by_pid or self._pending or any(r.restart is not None for r in self.replicas)
+        goes_on = self._by_pid or self._starts or any(r.restart is not None for r in self.replicas)
         if self._outcome or not goes_on or self._is_restarting():
             return  # it is already ending
         self.job.kind, self.job.msg = kind, why
@@ -356,7 +371,7 @@ class Supervisor:
         self._outcome = outcome
         self._limit.forget()
         self._rest.deadline = now + self.grace_s
-        self._pending.clear()
+        self._starts.drop(everything=True)
         for replica in self.replicas:
             replica.restart = None
             if replica.line.state == PENDING:
@@ -406,7 +421,7 @@ class Supervisor:
         roots: dict[Replica, set[int]] = {r: {r.line.pid} for r in stopping}
         left: set[Replica] = set()
         for pid in orphans:
-            owner = self._owner(processes.get(pid))
+            owner = owner_of(processes.get(pid), self.folder, self.replicas, self._unclean)
             if owner is not None and (owner.stopping or owner in self._unclean):
                 roots.setdefault(owner, set()).add(pid)
                 left.add(owner)
@@ -414,19 +429,6 @@ class Supervisor:
             replica.send(processes, pids, now, self._sent_sigterm)
         if all(pid in processes and processes[pid].state not in "ZX" for pid in orphans):
             self._settle(left, now)  # else one has died since the snapshot, and its children may be ours now
-
-    def _owner(self, process: proctree.Process | None) -> Replica | None:
-        if process is None or process.state in "ZX":
-            return None
-        for replica in self._unclean:
-            if replica.line.pid == process.session:
-                return replica
-        # It has a session of its own, so look at its environment.
-        env = proctree.environment(process.pid)
-        if env.get(proctree.ENV_JOB) != self.folder:
-            return None
-        index = env.get(proctree.ENV_REPLICA, "")
-        return self.replicas[int(index)] if index.isdigit() and int(index) < len(self.replicas) else None
 
     def _settle(self, left: set[Replica], now: float) -> None:
         """Mark replicas as clean that ended and left no processes; begin restarts whose members are all clean."""
@@ -457,11 +459,11 @@ class Supervisor:
             self.writer.header_changed()
         for replica in members:
             replica.restart = None
-            self._pending.append(replica)
             if replica.line.state != PENDING:  # else it was never started
                 replica.line.state = PENDING
                 replica.line.attempt += 1
                 self.writer.replica_changed(replica.index)
+        self._starts.add(members)
 
     def _end_the_rest(self, now: float) -> bool:
         """End daemons that outlive the last replica. False if none is left or they cannot be ended."""

@@ -81,6 +81,16 @@ def late(name: str, order: RoleOrder, within: str, seen: str = "", said: str = "
     return f"role {name} was not ready within {within}: {order}{f': {seen}' if seen else ''}{last}"
 
 
+def ended(name: str, order: RoleOrder, said: str = "") -> str:
+    """Return the sentence on a role that others wait for and that has ended before it was ready.
+
+    >>> ended("server", RoleOrder(probe="tcp", port="http"))
+    'role server ended before it was ready: tcp http'
+    """
+    how = f": {order}" if order.probe else ""
+    return f"role {name} ended before it was ready{how}{f'; its last words: {said}' if said else ''}"
+
+
 def graph(app: AppDef) -> list[str]:
     """Return the order of the roles as lines of text, those that start first at the top; empty without an order.
 

@@ -111,6 +111,7 @@ def replica_facts(role: str, k: int, line: ReplicaLine, host: str) -> ReplicaFac
         host=host,
         started=line.started,
         ended=line.ended,
+        ready=line.ready,
         stopped=line.state == CANCELLED,
         kind="lost" if line.state == LOST else "",
     )

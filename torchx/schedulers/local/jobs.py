@@ -16,11 +16,12 @@ from torchx.schedulers.api import DescribeAppResponse
 from torchx.settings import ENV_LOCAL_RETENTION_DAYS, ENV_LOCAL_RETENTION_GB, make_private, torchx_home
 from torchx.specs.api import AppState, Role, is_terminal
 from torchx.specs.copies import copy_data
-from torchx.supervisor.layout import REQUEST_FILE, STATE_FILE, folder_name, private, replica_folder, task_log
+from torchx.supervisor.layout import ORDERED, REQUEST_FILE, STATE_FILE, folder_name, private, replica_folder, task_log
 from torchx.supervisor.proctree import is_stopped
 from torchx.supervisor.reader import JobReader, send_command, wait_for_end
 from torchx.supervisor.statefile import TASKS, TERMINAL, ForeignJobError, JobState, StateFileError
 from torchx.util.notices import logger
+from torchx.util.records import replace
 from torchx.util.redaction import MASK
 
 if TYPE_CHECKING:
@@ -128,6 +129,8 @@ class LocalJob:
         from torchx.schedulers.local.answers import facts_of, look
 
         facts = facts_of(job, self.folder)
+        if ORDERED in job.facts:
+            facts = replace(facts, definition=self.roles())
         begins: dict[str, int] = {}
         if facts.attempts:
             from torchx.schedulers.kit.attempts import begins_of

@@ -14,6 +14,7 @@ from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.local.path import program_path
 from torchx.settings import torchx_home
 from torchx.specs.api import AppDef, Role
+from torchx.specs.order import has_order
 from torchx.supervisor.gang import RoleRules
 from torchx.supervisor.layout import COMBINED_LOG, ERROR_FILE, STDERR_LOG, STDOUT_LOG, folder_name, replica_folder
 from torchx.util.records import dataclass, field
@@ -21,7 +22,7 @@ from torchx.util.records import dataclass, field
 if TYPE_CHECKING:
     from torchx.schedulers.local.images import ImageProvider
     from torchx.schedulers.local.options import Opts
-    from torchx.supervisor.layout import ReplicaRequest, RoleRequest
+    from torchx.supervisor.layout import OrderRequest, ReplicaRequest, RoleRequest
 ENV_CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
 ENV_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -62,6 +63,7 @@ class PopenRequest:
         timeout: time limit of an attempt, such as ``2h``; empty: none.
         watchdog: silence after which the job is inspected, and the action then, such as ``10m:cancel``; empty: none.
         idle: time without use of GPUs and processors, and the action then; empty: none.
+        order: what roles wait for and which end the job, by role; empty: they start at once.
         retry: the policy by cause, see :class:`torchx.specs.wishes.retries.RetryRules`; empty: none.
     """
 
@@ -75,6 +77,7 @@ class PopenRequest:
     timeout: str = ""
     watchdog: str = ""
     idle: str = ""
+    order: dict[str, OrderRequest] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [f"app_id: {self.app_id}", f"log_dir: {self.log_dir}", f"cancel_grace_s: {self.cancel_grace_s:g}"]
@@ -118,7 +121,13 @@ def render_request(
         roots[role.name] = provider.fetch_role(role)
         return roots[role.name]
 
-    for replica in replicas(app, app_id, rank0_env=ENV_RANK0_HOST, img_root=img_root):
+    addresses = None
+    if has_order(app):
+        from torchx.schedulers.local.order import addresses_of, order_request
+
+        addresses = addresses_of(app, _this_host())
+        request.order = order_request(app, addresses)
+    for replica in replicas(app, app_id, rank0_env=ENV_RANK0_HOST, img_root=img_root, addresses=addresses):
         role = replica.role
         folder = replica_folder(logs, role.name, replica.k)
         role.env.setdefault(ENV_ERROR_FILE, f"{folder}/{ERROR_FILE}")

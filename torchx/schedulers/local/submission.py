@@ -14,6 +14,7 @@ from torchx.specs.api import AppDef, AppDryRunInfo
 from torchx.supervisor.layout import (
     AT_END_FILE,
     METRICS_FILE,
+    ORDERED,
     REQUEST_FILE,
     RETRY_FACT,
     STDERR_LOG,
@@ -59,6 +60,7 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
     facts = facts_of_request(request, jobs.session, logs)
     facts |= {RETRY_FACT: "1"} if request.retry else {}
     facts |= {WATCHED: "1"} if request.watchdog or request.idle else {}
+    facts |= {ORDERED: "1"} if request.order else {}
     if info.submission.at_end:
         _write_new(os.path.join(folder, AT_END_FILE), info.submission.at_end)
     asked: JobRequest = {
@@ -74,6 +76,8 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
         "sample_s": SAMPLE_S if info.submission.sample_s is None else info.submission.sample_s,
         "retention": jobs.retention_due(folder),
     }
+    if request.order:
+        asked["order"] = request.order
     if request.retry:
         _keep_chain(asked, request, info)
     try:
