@@ -14,7 +14,7 @@ from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.local.path import program_path
 from torchx.settings import torchx_home
 from torchx.specs.api import AppDef, Role
-from torchx.specs.order import has_order
+from torchx.specs.ready import has_order
 from torchx.supervisor.gang import RoleRules
 from torchx.supervisor.layout import COMBINED_LOG, ERROR_FILE, STDERR_LOG, STDOUT_LOG, folder_name, replica_folder
 from torchx.util.records import dataclass, field
