@@ -50,8 +50,10 @@ def between(api: KubeApi, last: JobObjects, facts: JobFacts, now: float) -> JobF
     ``last`` are the objects of that piece. Stops those of its Jobs that have not failed.
     """
     rules = Wishes.read(facts.metadata).retry
-    if rules is None or not rules.total or not any(
-        role_state(role, at_its_end=True) is AppState.FAILED for role in facts.roles
+    if (
+        rules is None
+        or not rules.total
+        or not any(role_state(role, at_its_end=True) is AppState.FAILED for role in facts.roles)
     ):
         return None
     lifecycle.stop_the_others(api, JobObjects(JOB, last.owners, failed=True))
@@ -77,7 +79,9 @@ def _is_over(pod: Object, failed: float, now: float) -> bool:
     return now > failed + grace + _SLACK_S
 
 
-def mark_progress(api: KubeApi, pods: Sequence[Object], earlier: Iterable[Attempt], attempt: Attempt, kind: str) -> None:
+def mark_progress(
+    api: KubeApi, pods: Sequence[Object], earlier: Iterable[Attempt], attempt: Attempt, kind: str
+) -> None:
     """Set whether a piece that ended by a cause of this class made progress: its last step is beyond all before.
 
     A program that prints no steps may have made progress in a piece that it used up.
