@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import sys
 import tarfile
 from pathlib import Path
 
@@ -27,5 +28,10 @@ def test_a_report(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) 
     assert json.loads(found["report/status.json"])["state"] == "FAILED"
     assert "why" in found["report/log.txt"] and "********" in found["report/log.txt"]
     assert "request to local_cwd" in found["report/request.txt"]
+    assert [row["state"] for row in json.loads(found["report/events.json"])][-1] == "FAILED"
+    assert (
+        f"Python {sys.version.split()[0]}\n" in found["report/versions.txt"]
+        and "\npytest " in found["report/versions.txt"]
+    )
     again = torchx("report", "@last", "-o", "r.tgz")
     assert (again.code, again.hint()) == (2, "remove it, or name another file with -o")

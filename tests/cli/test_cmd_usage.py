@@ -101,7 +101,7 @@ def test_a_question_before_a_large_job(torchx: Call, project: Path, limit: str) 
     assert "`--yes` submits it" in outcome.hint()
     assert "8 GPUs without a time limit" in torchx("run", "--gpu", "8", "--", "true").err
     sweep = ("sweep", "--gpu", "1", "--timeout", "4h", "--grid", "x=1,2,3")
-    assert "3 x 1 GPUs x 4 h = 12 GPU-hours" in torchx(*sweep, "--", "echo", "{x}").err
+    assert "3 x 1 GPU x 4 h = 12 GPU-hours" in torchx(*sweep, "--", "echo", "{x}").err
     assert not runs(torchx)
     assert torchx(*GPUS, "2h", "--yes", "--", "true").code == 0
     assert torchx("rerun", "@last").code == 2

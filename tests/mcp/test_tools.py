@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -339,3 +340,19 @@ def test_calls_at_once_share_a_query(folder: Path, runner: Runner, monkeypatch: 
     finally:
         for handle in handles:
             runner.cancel(handle)
+
+
+def test_how_far_a_run_is(folder: Path, runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`get_run` has what `torchx status --json` has of a job that runs for a while."""
+    monkeypatch.setattr("torchx.cli.cmd_status.SAMPLE_S", 0.0)
+    (folder / "long.py").write_text(
+        "import time; print('::torchx progress step=1 total=4', flush=True); time.sleep(600)"
+    )
+    handle = run(runner, "long.py")
+    try:
+        deadline = time.monotonic() + 60
+        while not (found := calls(runner)("get_run", job=handle))["progress"]:
+            assert time.monotonic() < deadline, found
+        assert (found["progress"]["step"], found["progress"]["total"]) == (1, 4)
+    finally:
+        runner.delete(handle)

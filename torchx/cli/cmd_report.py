@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import argparse
 import io
+import json
+import re
+import sys
+import time
+from contextlib import suppress
 
 from torchx.cli.argparse_util import Row, declare
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import JOB_HELP, OR_LAST, job_reference, or_last
 from torchx.runner import Runner
+from torchx.runner.ground.registry import run_registry
 from torchx.util.procs import own_program
 from torchx.util.redaction import redact
 from torchx.util.strings import size_text
+from torchx.util.term import iso
+from torchx.version import __version__
 
 _LAST_LINES = "1000"
 _MOST = 16 << 20
@@ -29,8 +37,9 @@ _PARTS = {
     "doctor.json": "doctor --json",
     "doctor-scheduler.json": "doctor -s SCHEDULER --json",
     "plugins.json": "plugins --json",
-    "version.txt": "--version",
 }
+_EVENTS, _VERSIONS = "events.json", "versions.txt"
+_PACKAGES = ("torch", "lightning", "transformers")  # and those that torchx names as requirements
 
 
 class CmdReport(RunnerCommand):
@@ -54,8 +63,11 @@ class CmdReport(RunnerCommand):
         runner.recorded(handle)  # its secrets are masked
         words = {"JOB": handle, "SCHEDULER": handle.partition("://")[0]}
         parts = {name: _output([words.get(word, word) for word in verb.split()]) for name, verb in _PARTS.items()}
+        abouts = {name: f"torchx {verb}" for name, verb in _PARTS.items()}
+        parts[_EVENTS], abouts[_EVENTS] = _events(handle), "changes of its state, when they were seen"
+        parts[_VERSIONS], abouts[_VERSIONS] = _versions(), "of torchx, Python, the system, and packages"
         for name, data in parts.items():
-            note(f"{size_text(len(data)):>8}  {name:<22} torchx {_PARTS[name]}")
+            note(f"{size_text(len(data)):>8}  {name:<22} {abouts[name]}")
         if args.dryrun:
             return
         with (
@@ -64,7 +76,7 @@ class CmdReport(RunnerCommand):
         ):
             for name, data in parts.items():
                 entry = tarfile.TarInfo(f"report/{name}")
-                entry.size, entry.mode = len(data), 0o600
+                entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
                 tar.addfile(entry, io.BytesIO(data))
         print(path)
 
@@ -86,4 +98,34 @@ def _output(words: list[str]) -> bytes:
     except subprocess.TimeoutExpired as e:
         return redact(f"no answer within {e.timeout:g} s\n").encode()
     text = done.stdout[-_MOST:].decode("utf-8", "replace")
+    if "--json" in words:
+        with suppress(ValueError):  # the text of an error
+            return _document(json.loads(text))
     return redact(text).encode("utf-8", "replace")
+
+
+def _document(found: object) -> bytes:
+    return redact(json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+
+
+def _events(handle: str) -> bytes:
+    registry = run_registry()
+    found = registry.changes(0, until=registry.last_change())
+    rows = [
+        {"at": iso(one.at), "was": one.was and str(one.was), "state": str(one.state), "msg": one.msg}
+        for one in found
+        if one.handle == handle
+    ]
+    return _document(rows)
+
+
+def _versions() -> bytes:
+    import platform
+    from importlib import metadata
+
+    asked = [re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in metadata.requires("torchx") or ()]
+    lines = [f"torchx {__version__}", f"Python {sys.version.split()[0]}", platform.platform()]
+    for name in sorted({*asked, *_PACKAGES}):
+        with suppress(metadata.PackageNotFoundError):
+            lines.append(f"{name} {metadata.version(name)}")
+    return "\n".join([*lines, ""]).encode()

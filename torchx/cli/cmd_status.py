@@ -99,12 +99,17 @@ def _find(
         raise UnknownAppException(handle)
     _check_roles(status, roles, handle)
     run = None if _knows_times(status) else runner.recorded(handle)
+    fill(runner, handle, status, run)
+    return status, run
+
+
+def fill(runner: Runner, handle: str, status: AppStatus, run: Run | None) -> None:
+    """Add to a status what its job uses, and how far it is."""
     launched, ended = _times(status, run)
     is_long = launched is not None and (ended or time.time()) - launched >= SAMPLE_S
     if status.roles and (is_long or handle.count("/") > 3):  # shorter jobs have no samples; tasks of a sweep may
         runner.fill_metrics(handle, status, run)
         runner.fill_pace(handle, status)
-    return status, run
 
 
 def parse_list_arg(arg: str) -> list[str] | None:

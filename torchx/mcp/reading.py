@@ -12,7 +12,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from pydantic import Field
 
 from torchx.cli.cmd_list import parse_states
-from torchx.cli.cmd_status import status_document
+from torchx.cli.cmd_status import fill, status_document
 from torchx.mcp.answers import DEFAULT_BYTES, MAX_BYTES, answer
 from torchx.mcp.sharing import SharedStatuses
 from torchx.mcp.verbs import message_of, run, verb
@@ -70,12 +70,13 @@ class Reading:
         return await self._tell(max_bytes, more, "usage", "--json", f"--since={since}", "--by", by)
 
     async def get_run(self, job: Job, max_bytes: Bytes = DEFAULT_BYTES) -> dict[str, Any]:
-        """Return state, cause of a failure, its class and evidence, attempts, replicas, and what to do next."""
+        """Return state, cause of a failure, its evidence, progress, usage, attempts, replicas, and what to do next."""
         handle = await self.resolve(job)
         status = await self._shared.status(handle)
         if status is None:
             raise ToolError(f"`{handle}` is not known to its scheduler, nor on record")
         recorded = await anyio.to_thread.run_sync(self._runner.recorded, handle)
+        await anyio.to_thread.run_sync(fill, self._runner, handle, status, recorded)
         found = {**status_document(handle, status, recorded, None), "next": _next_steps(str(status.state))}
         return answer(found, max_bytes, "`read_log` has the output of a replica; or raise `max_bytes`")
 

@@ -77,7 +77,7 @@ class RoleUsage:
         if self.memory and self.memory_asked:
             words.append(f"{size_text(self.memory)} of {size_text(self.memory_asked)} memory")
         if self.cpus is not None and self.cpus_asked:
-            words.append(f"{self.cpus:.1f} of {self.cpus_asked:g} CPUs")
+            words.append(f"{self.cpus:.1f} of {self.cpus_asked:g} CPU{'' if self.cpus_asked == 1 else 's'}")
         if self.gpu is not None:
             words.append(f"GPUs {self.gpu:.0f} % busy")
         if self.gpu_memory and self.gpu_memory_total:

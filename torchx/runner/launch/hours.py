@@ -50,11 +50,11 @@ class Asked:
         16 GPUs without a time limit
         """
         hours = self.hours()
-        size = f"{f'{self.tasks:,} x ' if self.tasks > 1 else ''}{self.gpus:g} GPUs"
+        size = f"{f'{self.tasks:,} x ' if self.tasks > 1 else ''}{self.gpus:g} GPU{'' if self.gpus == 1 else 's'}"
         if hours is None or not self.limit_s:
             return f"{size} without a time limit"
         attempts = f" x {self.attempts} attempts" if self.attempts > 1 else ""
-        return f"{size} x {duration(self.limit_s)}{attempts} = {hours:,.10g} GPU-hours"
+        return f"{size} x {duration(self.limit_s)}{attempts} = {hours:,.10g} GPU-hour{'' if hours == 1 else 's'}"
 
 
 def asked(app: AppDef, limit_s: float | None, tasks: int = 1) -> Asked:
