@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import re
 import sys
 import time
@@ -100,11 +99,15 @@ def _output(words: list[str]) -> bytes:
     text = done.stdout[-_MOST:].decode("utf-8", "replace")
     if "--json" in words:
         with suppress(ValueError):  # the text of an error
+            import json
+
             return _document(json.loads(text))
     return redact(text).encode("utf-8", "replace")
 
 
 def _document(found: object) -> bytes:
+    import json
+
     return redact(json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "replace")
 
 
