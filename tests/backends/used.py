@@ -34,7 +34,7 @@ def told(shell: Shell, folder: Path, words: list[str]) -> None:
     assert 2 / 3600 <= row["gpu_hours"] <= 60 / 3600 and 2 <= row["cost"] <= 60, row
     own.torchx("report", handle, "-o", "r.tgz")
     with tarfile.open(folder / "r.tgz") as tar:
-        found = {name: tar.extractfile(name).read().decode() for name in tar.getnames()}  # type: ignore[union-attr]  # files
+        found = {name: tar.extractfile(name).read().decode() for name in tar.getnames()}
     assert SECRET not in "".join(found.values())
     assert "token ********" in found["report/log.txt"] and "nan" in found["report/why.json"]
     for name, text in found.items():
