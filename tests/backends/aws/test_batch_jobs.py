@@ -12,7 +12,9 @@ import sys
 from tests.backends.aws.conftest import reached
 from tests.backends.docker.engine import IMAGE
 from torchx.schedulers.aws_batch_scheduler import create_scheduler
-from torchx.specs.api import AppState, macros
+from torchx.specs.api import AppDef, AppState, Resource, Role, macros
+from torchx.specs.wishes.retries import RETRY
+from torchx.specs.wishes.timeouts import TIMEOUT
 
 DONE = (AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED)
 
@@ -51,6 +53,17 @@ def test_cancel(batch, submit, eventually):
     name = app_id.rpartition(":")[2]
     names = ["docker", "ps", "--filter", f"name={name}", "--format", "{{.Names}}"]
     eventually(lambda: not subprocess.run(names, capture_output=True, text=True, check=True).stdout, timeout_s=300)
+
+
+def test_a_piece_of_a_chain_ends_with_its_own_exit_code(batch, queue):
+    """Moto starts no second attempt: that is the service's; a program that is done before its piece ends the chain."""
+    for script, expected in (("sleep 900", AppState.FAILED), ("exit 0", AppState.SUCCEEDED)):
+        role = Role("w", IMAGE, entrypoint="sh", args=["-c", script], resource=Resource(cpu=1, gpu=0, memMB=128))
+        metadata = {RETRY: "standard, lost:free, total:30s", TIMEOUT: "5s"}
+        app_id = batch.submit(AppDef("job", [role], metadata=metadata), {"queue": queue})
+        found = reached(batch, app_id, *DONE)
+        assert found.state is expected, found
+        assert ("its piece is over" in found.msg) is (expected is AppState.FAILED)
 
 
 def test_a_job_after_another(batch, submit):

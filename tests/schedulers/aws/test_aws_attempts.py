@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 pytest.importorskip("botocore")
@@ -10,8 +12,10 @@ from tests.schedulers.aws.batch_cloud import validate
 from tests.schedulers.aws.test_aws_batch_scheduler import role, scheduler
 from tests.schedulers.aws.test_aws_sagemaker_scheduler import request as training_job
 from torchx.errors import ConfigError, SpecError
+from torchx.schedulers.aws.batch.pieces import Chain
 from torchx.specs.api import AppDef, AppState, RetryPolicy
 from torchx.specs.wishes.retries import RETRY
+from torchx.specs.wishes.timeouts import TIMEOUT
 
 OOM = "OutOfMemoryError: Container killed due to memory usage"
 
@@ -112,6 +116,71 @@ def test_what_succeeded_is_no_attempt_that_failed():
     job.update(status="SUCCEEDED", attempts=[lost, done])
     found = batch.describe(app_id)
     assert found.state is AppState.SUCCEEDED and [a.kind for a in found.attempts] == ["node"]
+
+
+def chain(total="6h", piece="1h", policy="standard, lost:free", **fields):
+    return AppDef("app", [role(**fields)], metadata={RETRY: f"{policy}, total:{total}", TIMEOUT: piece})
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_chain_of_pieces(n):
+    """Each is an attempt: the exit code of its script and the loss of a host start another. A definition is read back."""
+    batch = scheduler()
+    info = batch.submit_dryrun(chain(n=n), {"queue": "q"})
+    definition = info.request.job_def
+    validate("batch", "register_job_definition", definition)
+    rules = definition["retryStrategy"]["evaluateOnExit"]
+    assert (definition["retryStrategy"]["attempts"], [r["action"] for r in rules]) == (6, [*["RETRY"] * 3, "EXIT"])
+    assert (rules[0]["onExitCode"], definition["timeout"]) == ("85", {"attemptDurationSeconds": 3780})
+    app_id = batch.schedule(info)
+    job = batch.cloud.job(app_id)
+    job["retryStrategy"] = definition["retryStrategy"]
+    if n == 1:
+        pieces = [
+            attempt(100, code=85),
+            attempt(200, reason="Host EC2 (instance i-1) terminated."),
+            attempt(300, code=85),
+        ]
+        job.update(status="RUNNABLE", attempts=pieces)
+        found = batch.describe(app_id)
+        assert [(a.kind, a.again, a.used, a.total) for a in found.attempts] == [
+            ("timeout", True, 5, 21600),
+            ("node", True, 10, 21600),
+            ("timeout", True, 15, 21600),
+        ]
+        job.update(status="FAILED", attempts=[attempt(100 * k, code=85) for k in range(1, 7)])
+        job["container"] = {**job["container"], "exitCode": 85}
+        found = batch.describe(app_id)
+        assert found.attempts[-1].why == "timeout: all 5 retries are used"
+    (described,) = batch.describe(app_id).roles
+    assert (described.entrypoint, described.args) == (role().entrypoint, list(role().args))
+
+
+@pytest.mark.parametrize(
+    ("app", "said"),
+    [
+        (chain(total="5d", piece="3h"), "is 40 attempts, and a Batch job has at most 10"),
+        (chain(policy="standard, error:1"), "cannot keep `error:1` in a chain"),
+        (chain(retry_policy=RetryPolicy.REPLICA), "starts the whole job again"),
+    ],
+)
+def test_chains_that_batch_cannot_run(app, said):
+    """Before AWS is called; the hint names the largest total."""
+    batch = scheduler()
+    with pytest.raises(SpecError, match=said) as error:
+        batch.submit_dryrun(app, {"queue": "q"})
+    assert not batch.cloud.calls and ("40" not in said or "the largest total is 1 d 6 h" in error.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words", "code"),
+    [(9, "exit 3", 3), (9, "exit 0", 0), (0, "sleep 9", 85), (0, "trap 'exit 0' TERM; sleep 9 & wait", 85)],
+)
+def test_the_script_of_a_piece(seconds, words, code):
+    """The program's own exit code, or the one of a piece that is over."""
+    argv = Chain(seconds, 60).wrap(["/bin/bash", "-c", words])
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    assert subprocess.run(argv, check=False, timeout=60, **quiet).returncode == code
 
 
 def test_sagemaker_retries_failures_of_its_own():

@@ -62,7 +62,7 @@ class NativeSystem:
         if rules.total:
             raise NotSupportedError(
                 f"`{self.name}` restarts jobs by itself, and not after their time limit: it has no `--total`",
-                hint="omit `--total`, or use Slurm, LSF, Kubernetes, Docker or this machine",
+                hint="omit `--total`, or use another scheduler",
             )
         kept = self.keep(rules)
         left = [rule.kind for rule in rules.rules if rule.times and rule.kind not in kept.retried]

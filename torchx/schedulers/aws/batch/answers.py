@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from torchx.schedulers.aws.batch import pieces
 from torchx.schedulers.aws.batch.attempts import attempts_of
 from torchx.schedulers.aws.batch.container import resource_from_resource_requirements
 from torchx.schedulers.aws.batch.node_command import unwrap
+from torchx.schedulers.aws.batch.pieces import Chain
 from torchx.schedulers.aws.batch.reasons import CANCELLED_BY_US, JOB_STATE, WAITS_IN, why_ended, why_waits
 from torchx.schedulers.aws.tags import DEFAULT_ROLE_NAME, OURS, console_url
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
@@ -45,6 +47,17 @@ class Group:
     @property
     def env(self) -> dict[str, str]:
         return {str(e.get("name")): str(e.get("value", "")) for e in self.container.get("environment") or ()}
+
+    @property
+    def chain(self) -> Chain | None:
+        """The chain that its program is a piece of."""
+        return self._words[2]
+
+    @property
+    def _words(self) -> tuple[list[str], dict[str, str], Chain | None]:
+        words, own = unwrap([str(word) for word in self.container.get("command") or ()])
+        words, chain = pieces.unwrap(words)
+        return words, own, chain
 
     @property
     def name(self) -> str:
@@ -145,7 +158,7 @@ def groups(job: _Object) -> list[Group]:
 def role_of(group: Group, retries: int) -> Role:
     """Return the role as it was submitted, as far as the description contains it."""
     container = group.container
-    words, own = unwrap([str(word) for word in container.get("command") or ()])
+    words, own, _ = group._words
     env = {name: value for name, value in group.env.items() if name not in OURS and not name.startswith("AWS_BATCH")}
     requirements = container.get("resourceRequirements") or [
         {"type": kind, "value": str(container[key])}
@@ -197,6 +210,8 @@ def _replica(group: Group, index: int, node: _Object | None, state: AppState) ->
     failed = own is AppState.FAILED
     reason, kind = why_ended(_container_reason(node), node.get("statusReason")) if failed else ("", "")
     code = exit_code(node) if is_terminal(own) else None
+    if failed and code == pieces.EXIT_CODE and group.chain is not None:
+        reason, kind, code = "its piece is over", "timeout", None
     signal = signal_name(code) if failed and code is not None and code > SHELL else ""
     interfaces = (node.get("container") or {}).get("networkInterfaces") or ()
     address = next((i.get("privateIpv4Address") for i in interfaces if i.get("privateIpv4Address")), None)
@@ -235,7 +250,9 @@ def _attempts(job: _Object, found: list[Group], state: AppState) -> list[Attempt
     group = next((group for group in found if group.first <= main <= group.last), None)
     if group is None or state is AppState.CANCELLED:
         return []
-    return attempts_of(job, lambda item: _replica(group, main, item, AppState.FAILED), over=is_terminal(state))
+    return attempts_of(
+        job, group.chain, lambda item: _replica(group, main, item, AppState.FAILED), over=is_terminal(state)
+    )
 
 
 def _restart_note(job: _Object, attempts: list[_Object], state: AppState) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from torchx.schedulers.aws.batch.pieces import Chain
 from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.schedulers.kit.native_retries import NativeRetries, NativeSystem, attempt_of
 from torchx.specs.wishes.retries import Attempt
@@ -33,30 +34,40 @@ def render(retries: NativeRetries) -> _Object:
     return {"attempts": retries.times + 1, "evaluateOnExit": rules}
 
 
-def attempts_of(job: _Object, read: Callable[[_Object], ReplicaFacts], *, over: bool) -> list[Attempt]:
-    """Return the failed attempts, oldest first; none for a job without a policy.
+def attempts_of(
+    job: _Object, chain: Chain | None, read: Callable[[_Object], ReplicaFacts], *, over: bool
+) -> list[Attempt]:
+    """Return the failed attempts, oldest first; none for a job without a policy that is no ``chain`` either.
 
     ``read`` returns the facts of a finished attempt, which has the form of a node; ``over``: the job has ended.
     """
     strategy = job.get("retryStrategy") or {}
     rules = [rule for rule in strategy.get("evaluateOnExit") or () if isinstance(rule, dict)]
     patterns = [rule.get("onStatusReason") or rule.get("onReason") for rule in rules]
-    if patterns != [pattern for _, _, pattern in _RULES]:
+    if chain is None and patterns != [pattern for _, _, pattern in _RULES]:
         return []
     ended = [item for item in job.get("attempts") or () if item.get("stoppedAt")]
     found = []
     for item in ended:
         attempt = attempt_of(read({**item, "status": "FAILED"}))
         attempt.again = item is not ended[-1] or not over
-        attempt.why = f"{attempt.kind}: {_why(attempt.kind, rules, strategy, again=attempt.again)}"
+        if chain is not None:
+            attempt.total = chain.total_s
+            attempt.used = sum(one.ended - one.started for one in (*found, attempt) if one.started)
+        attempt.why = (
+            f"{attempt.kind}: {_why(attempt.kind, rules, strategy, again=attempt.again, chain=chain is not None)}"
+        )
         found.append(attempt)
     return found if str(job.get("status")) != "SUCCEEDED" else found[:-1]
 
 
-def _why(kind: str, rules: Sequence[_Object], strategy: _Object, *, again: bool) -> str:
+def _why(kind: str, rules: Sequence[_Object], strategy: _Object, *, again: bool, chain: bool) -> str:
     if again:
         return "retried"
-    kinds = [name for name, _, _ in _RULES]
-    rule = rules[kinds.index(kind if kind in kinds else "error")]
-    used = str(rule.get("action", "")).upper() == "RETRY"
+    if chain:
+        used = kind in ("timeout", *_TAKEN)
+    else:
+        kinds = [name for name, _, _ in _RULES]
+        rule = rules[kinds.index(kind if kind in kinds else "error")]
+        used = str(rule.get("action", "")).upper() == "RETRY"
     return f"all {int(strategy.get('attempts') or 1) - 1} retries are used" if used else "the policy does not retry it"

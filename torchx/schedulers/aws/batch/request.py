@@ -17,6 +17,7 @@ from torchx.schedulers.aws.batch import container as parts
 from torchx.schedulers.aws.batch.client import PREFIX
 from torchx.schedulers.aws.batch.fargate import to_fargate
 from torchx.schedulers.aws.batch.options import AUTO, DEFAULT_USER, FARGATE, AWSBatchOpts, check
+from torchx.schedulers.aws.batch.pieces import Chain
 from torchx.schedulers.aws.batch.queues import Queue
 from torchx.schedulers.aws.instances import wanted
 from torchx.schedulers.aws.tags import ENV_RANK0_HOST, ENV_ROLE_INDEX, REPLICA, tags
@@ -81,11 +82,18 @@ class BatchJob:
 
 
 def render_job(
-    app: AppDef, name: str, opts: AWSBatchOpts, *, session: str, user: str, retries: NativeRetries | None = None
+    app: AppDef,
+    name: str,
+    opts: AWSBatchOpts,
+    *,
+    session: str,
+    user: str,
+    retries: NativeRetries | None = None,
+    chain: Chain | None = None,
 ) -> BatchJob:
     """Render a job, without changing ``app``; a TorchXError if Batch does not support it.
 
-    ``retries`` is the retry policy by cause; None: use ``max_retries``.
+    ``retries`` is the retry policy by cause, ``chain`` the one of ``--total``; None of both: use ``max_retries``.
     """
     _check(app, opts)
     app_id = f"{opts.queue}:{name}"
@@ -96,7 +104,7 @@ def render_job(
     per_job: list[_Object] = []
     first = 0
     for index, role in enumerate(app.roles):
-        container, late = _render_container(role, index, app_id, opts, first=first if several else None)
+        container, late = _render_container(role, index, app_id, opts, first=first if several else None, chain=chain)
         if instance_type:
             container["instanceType"] = instance_type
         targets = f"{first}:{first + role.num_replicas - 1}"
@@ -105,8 +113,9 @@ def render_job(
         first += role.num_replicas
     own_tags = tags(app, user if opts.user == DEFAULT_USER else opts.user, session, opts.tags)
     most = max(role.max_retries for role in app.roles)
+    strategy = attempts.render(retries) if retries else parts.render_retries(most, opts.host_retries)
     definition: _Object = {
-        "retryStrategy": attempts.render(retries) if retries else parts.render_retries(most, opts.host_retries),
+        "retryStrategy": chain.strategy() if chain else strategy,
         **({"timeout": {"attemptDurationSeconds": opts.timeout_s}} if opts.timeout_s else {}),
         "propagateTags": True,
         "tags": own_tags,
@@ -153,7 +162,7 @@ def with_name(definition: _Object, app_name: str) -> _Object:
 
 
 def _render_container(
-    role: Role, index: int, app_id: str, opts: AWSBatchOpts, *, first: int | None
+    role: Role, index: int, app_id: str, opts: AWSBatchOpts, *, first: int | None, chain: Chain | None
 ) -> tuple[_Object, list[_Object]]:
     """Return the container of a role's nodes, and the variables that contain the app id, which are passed as overrides.
 
@@ -170,6 +179,7 @@ def _render_container(
     arns = {name: value.removeprefix("aws-sm:") for name, value in role.env.items() if isinstance(value, Secret)}
     applied.env = {name: value for name, value in applied.env.items() if name not in arns}
     words = [applied.entrypoint, *applied.args]
+    words = chain.wrap(words) if chain else words
     env = {ENV_ROLE_INDEX: str(index), ENV_ROLE_NAME: role.name, ENV_IMAGE: role.image}
     if first is not None:
         words, shared = node_command.wrap(words, applied.env, first)

@@ -11,6 +11,7 @@ from torchx.schedulers.aws.batch import export, queues
 from torchx.schedulers.aws.batch.attempts import SYSTEM
 from torchx.schedulers.aws.batch.jobs import BatchJobs
 from torchx.schedulers.aws.batch.options import AWSBatchOpts
+from torchx.schedulers.aws.batch.pieces import BACKSTOP_S, Chain
 from torchx.schedulers.aws.batch.request import NAME_RULE, BatchJob, for_queue, render_job
 from torchx.schedulers.ids import random_id
 from torchx.schedulers.kit.attempts import refuse_parts
@@ -34,10 +35,13 @@ class SubmitsJobs(BatchJobs):
         opts.timeout_s = Wishes.of(app).timeout_s or opts.timeout_s
         images = self.dryrun_push_images(app, cfg)
         name = f"{NAME_RULE.make(app.name, room=15)}-{random_id(14)}"
-        retries = SYSTEM.policy(app, self.capabilities)
-        if retries is not None:
+        chain = Chain.of(app)
+        retries = SYSTEM.policy(app, self.capabilities) if chain is None else None
+        if chain is not None:
+            opts.timeout_s = chain.piece_s + BACKSTOP_S
+        if retries is not None or chain is not None:
             refuse_parts(app, "Batch")
-        job = render_job(app, name, opts, session=self.session_name, user=self._who(), retries=retries)
+        job = render_job(app, name, opts, session=self.session_name, user=self._who(), retries=retries, chain=chain)
         job.images_to_push = images
         job.after = [parse_app_handle(handle).app_id for _, handle in Wishes.of(app).after]
         return AppDryRunInfo(job, str)
