@@ -37,7 +37,7 @@ def render(retries: NativeRetries) -> _Object:
 def attempts_of(
     job: _Object, chain: Chain | None, read: Callable[[_Object], ReplicaFacts], *, over: bool
 ) -> list[Attempt]:
-    """Return the failed attempts, oldest first; none for a job without a policy that is no ``chain`` either.
+    """Return the failed attempts, oldest first; none for a job with neither a policy nor a ``chain``.
 
     ``read`` returns the facts of a finished attempt, which has the form of a node; ``over``: the job has ended.
     """
