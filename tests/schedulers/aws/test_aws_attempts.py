@@ -179,8 +179,8 @@ def test_chains_that_batch_cannot_run(app, said):
 def test_the_script_of_a_piece(seconds, words, code):
     """The program's own exit code, or the one of a piece that is over."""
     argv = Chain(seconds, 60).wrap(["/bin/bash", "-c", words])
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    assert subprocess.run(argv, check=False, timeout=60, **quiet).returncode == code
+    done = subprocess.run(argv, check=False, timeout=60, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    assert done.returncode == code
 
 
 def test_sagemaker_retries_failures_of_its_own():

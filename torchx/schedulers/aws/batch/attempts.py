@@ -47,7 +47,7 @@ def attempts_of(
     if chain is None and patterns != [pattern for _, _, pattern in _RULES]:
         return []
     ended = [item for item in job.get("attempts") or () if item.get("stoppedAt")]
-    found = []
+    found: list[Attempt] = []
     for item in ended:
         attempt = attempt_of(read({**item, "status": "FAILED"}))
         attempt.again = item is not ended[-1] or not over
