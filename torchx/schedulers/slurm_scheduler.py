@@ -52,6 +52,7 @@ from torchx.schedulers.slurm.request import (
 from torchx.schedulers.slurm.sweep_jobs import SpecialJobs
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, parse_app_handle, runopts
 from torchx.specs.handles import JobId
+from torchx.specs.order import PROBES
 from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.scripts import is_script
 from torchx.specs.wishes.timeouts import clock
@@ -112,6 +113,7 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
         watchdog=True,
         idle=True,
         after=("ok", "any", "fail"),
+        order=PROBES,
     )
     transient = re.compile(
         r"Unable to contact slurm controller|Socket timed out|Connection (refused|reset|timed out)|"

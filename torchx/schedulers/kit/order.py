@@ -20,7 +20,7 @@ _BEGUN = (AppState.RUNNING, AppState.SUCCEEDED)
 def with_order(facts: JobFacts) -> JobFacts:
     """Return the facts with the reason why roles wait for others, by the definition of the job."""
     orders = _orders(facts)
-    if not orders:
+    if not orders or facts.state in _WAITING:  # the whole job waits, for another reason
         return facts
     found = {role.name: role for role in facts.roles}
     roles = []

@@ -15,13 +15,14 @@ from torchx.schedulers.kit.verdict import fold
 from torchx.schedulers.slurm.events import SLURM_LOG, STEP_LOG, JobEvents, ReplicaEvents
 from torchx.schedulers.slurm.parse import JobRecord, name_of
 from torchx.schedulers.slurm.reasons import ENDINGS, NEVER_STARTED, app_state, reason_sentence
-from torchx.specs.api import AppState, RetryPolicy, Role, is_terminal
+from torchx.specs.api import AppDef, AppState, RetryPolicy, Role, is_terminal
 from torchx.specs.wishes.retries import Attempt
-from torchx.supervisor.layout import HANG_FILE
+from torchx.supervisor.layout import HANG_FILE, STDERR_LOG, STDOUT_LOG
 from torchx.util.records import dataclass, field, replace
 
 _SUSPECTS = 4  # number of steps whose logs are searched for the failed node
 _FAR_S = 30 * 86400.0  # without time limits, Slurm predicts starts that are too late to be useful
+_OUTPUTS = (STDERR_LOG, STDOUT_LOG)
 _SIGKILL = 9
 _MIB = 1 << 20
 
@@ -98,7 +99,7 @@ def facts_of(job: Job, *, now: float | None = None) -> JobFacts:
     state, events = job.state, job.events
     first = job.records[0] if job.records else None
     hang = job.texts.get(HANG_FILE, "").strip()
-    kind = ENDINGS[job.ending][0] if job.ending else "timeout" if job.events.silent else ""
+    kind = ENDINGS[job.ending][0] if job.ending else "timeout" if events.silent or events.unready else ""
     waits = first is not None and state is AppState.PENDING
     return JobFacts(
         app_id=job.app_id,
@@ -154,7 +155,8 @@ def _replica(job: Job, role: Role, k: int, state: AppState, kind: str) -> Replic
     known = job.events.replicas.get(path)
     if known is None:
         over = is_terminal(state)
-        return ReplicaFacts(role=role.name, replica=k, state=AppState.CANCELLED if over else state, stopped=over)
+        own = AppState.CANCELLED if over else AppState.PENDING if role.after else state
+        return ReplicaFacts(role=role.name, replica=k, state=own, stopped=over)
     code = known.exit_code
     signal = signal_name(code) if code is not None and code > SHELL else ""
     stopped = bool(code) and _was_stopped(job, known, state, kind, by_signal=bool(signal))
@@ -167,6 +169,7 @@ def _replica(job: Job, role: Role, k: int, state: AppState, kind: str) -> Replic
         signal=signal,
         host=known.host,
         ended=known.ended,
+        ready=known.ready,
         reason=_memory_sentence(job, role) if signal == "SIGKILL" and not stopped else "",
         stopped=stopped or (code is None and own is AppState.CANCELLED),
     )
@@ -210,6 +213,8 @@ def _reason(job: Job, state: AppState, now: float | None) -> str:
         return ENDINGS[job.ending][1] + (_where(job) if job.ending in ("NODE_FAIL", "BOOT_FAIL") else "")
     if state is AppState.FAILED and job.events.silent:
         return job.texts.get(HANG_FILE, "").strip() or "it was silent for longer than its watchdog allows"
+    if job.events.unready and state in (AppState.FAILED, AppState.RUNNING):
+        return _unready(job, *job.events.unready)
     if state is AppState.FAILED:
         return "" if _somebody_failed(job) else _batch_failure(job)
     if state is AppState.CANCELLED and first is not None:
@@ -220,6 +225,19 @@ def _reason(job: Job, state: AppState, now: float | None) -> str:
         how = "it did not record how it ended" if job.events.starts else "it never started"
         return f"Slurm no longer knows this job, and {how}"
     return f"Slurm says `{first.state}`, which this version of torchx does not know"
+
+
+def _unready(job: Job, path: str, how: str, seen: str) -> str:
+    """Return why a job ended of which a role was not ready."""
+    from torchx.schedulers.kit.order import ended, late
+    from torchx.specs.order import order_of
+
+    said = next((words for name in _OUTPUTS if (words := last_line(job.texts.get(f"{path}/{name}", ""), ""))), "")
+    role = next((role for role in job.roles if folder_name(role.name) == posixpath.dirname(path)), None)
+    if role is None or role.ready is None:
+        return f"{path} was not ready"
+    order = order_of(AppDef(job.app_id, [*job.roles]))[role.name]
+    return ended(role.name, order, said) if how == "early" else late(role.name, order, role.ready.within, seen, said)
 
 
 def _cancelled(record: JobRecord) -> str:
@@ -259,6 +277,8 @@ def pending_sentence(
 def telling_files(job: Job) -> list[str]:
     """Names of files in the job's folder with the watchdog's findings, or with the reason of an unexplained failure."""
     seen = [HANG_FILE] if job.events.hung else []
+    if job.events.unready:
+        seen += [posixpath.join(job.events.unready[0], name) for name in _OUTPUTS]
     if job.state is not AppState.FAILED or job.events.silent:
         return seen
     if job.ending in ("NODE_FAIL", "BOOT_FAIL"):

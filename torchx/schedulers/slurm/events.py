@@ -7,6 +7,10 @@ Each line is ``<Unix time> <what> ...``:
     down <replica> <exit code>  it ended; `stopped` follows if the script had told it to, because another one failed
     absent <replica>            an elastic job got too few nodes for it
     again <replica>             it is restarted in place
+    ready <replica>             the probe of its role has succeeded
+    waits <replica>             it is not restarted before other roles are ready
+    unready <replica> <how>     its role was not ready in time (`late`; what the last probe saw follows), or ended
+                                before it was (`early`)
     retry <n>                   the job requeues itself
     end <exit code>             the attempt ended; `over` follows unless Slurm ended the job
     hang                        the watchdog has recorded a finding
@@ -38,6 +42,7 @@ class ReplicaEvents:
     exit_code: int | None = None
     ended: float = 0.0
     stopped: bool = False
+    ready: float = 0.0
 
 
 @dataclass(kw_only=True)
@@ -55,6 +60,7 @@ class JobEvents:
         over: the attempt was the last one, and nothing outside ended it.
         hung: the watchdog has recorded a finding in ``watchdog.txt``.
         silent: the attempt was ended because of that.
+        unready: path of a replica whose role did not become ready, how, and what its probe saw: the job was ended.
     """
 
     replicas: dict[str, ReplicaEvents] = field(default_factory=dict)
@@ -70,6 +76,7 @@ class JobEvents:
     over: bool = False
     hung: bool = False
     silent: bool = False
+    unready: tuple[str, str, str] | None = None
 
 
 def parse_events(text: str) -> JobEvents:
@@ -108,7 +115,7 @@ def _apply(job: JobEvents, moment: float, what: str, words: list[str]) -> None:
         job.job_id = words[1] if len(words) > 1 else ""
         job.replicas, job.tries = {}, {}
         job.started, job.ended, job.exit_code, job.retrying = moment, 0.0, None, False
-        job.over = job.silent = False
+        job.over, job.silent, job.unready = False, False, None
     elif what == "end":
         job.ended, job.exit_code, job.over = moment, int(words[0]), words[1:] == ["over"]
     elif what in ("hang", "silent"):
@@ -123,6 +130,12 @@ def _apply(job: JobEvents, moment: float, what: str, words: list[str]) -> None:
         replica.exit_code, replica.ended, replica.stopped = exit_code, moment, words[2:] == ["stopped"]
     elif what == "absent":
         job.replicas.setdefault(words[0], ReplicaEvents()).absent = True
+    elif what == "ready":
+        job.replicas.setdefault(words[0], ReplicaEvents()).ready = moment
+    elif what == "waits":
+        job.replicas.pop(words[0], None)
+    elif what == "unready":
+        job.unready = words[0], words[1], " ".join(words[2:])
     elif what == "again":
         job.tries[words[0]] = job.tries.get(words[0], 0) + 1
         job.again += 1

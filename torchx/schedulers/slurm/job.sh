@@ -9,6 +9,8 @@
 # `plain`: work of processors is a first step), `every` (seconds between two samples of the replicas' usage; empty: none), `early` (how many seconds before the time limit the script is warned)
 # and `inside` (the nodes of an allocation, which stays as it is: the script is itself one of its steps).
 #
+# Lines that begin with `# @ORDER@` are for jobs whose roles wait for others: see order.sh.
+#
 # shellcheck disable=SC2016,SC2034,SC2154,SC2206,SC2329
 
 folder=$PWD
@@ -87,6 +89,7 @@ choose_dir() {
 
 start() {  # replica
   local i=$1 path=$folder/${paths[$1]} lengths=() status
+  # @ORDER@ if hold "$i"; then return; fi
   rm -f "$path/error.json"
   unset "pid[$i]"  # the old pid may belong to another process by now
   alive=$((alive + 1)) ended[$i]=0
@@ -104,6 +107,7 @@ start() {  # replica
     clock
     echo "down $i $status $ticks" >&"$bus"
   ) &
+  # @ORDER@ begun "$i" "${lengths[@]}"
 }
 
 kill_steps() {  # [role]
@@ -134,12 +138,14 @@ down() {  # replica, exit code, when
   if ((failed && stopping && status)) && ((${3-0} >= ${stopped:-1})); then how=' stopped'; fi
   note down "${paths[$i]}" "$status$how"
   stamp "$i"
+  # @ORDER@ gone "$i" "$status"
   ((stopping)) && return
   if ((status != 0)) && [[ ${again[$role]-0} == 0 ]]; then
     sleep 1  # when the whole job ends, replicas are signalled first
     ((terminated)) || failure "$i" "$role" "$status"
   fi
   [[ ${again[$role]-0} == 0 ]] || restart_role "$role"
+  # @ORDER@ ((failed || stopping || terminated)) || closed "$role"
 }
 
 failure() {  # replica, role, exit code
@@ -149,6 +155,7 @@ failure() {  # replica, role, exit code
     tries[$key]=$((${tries[$key]-0} + 1))
     note again "${paths[$1]}"
     if [[ $key == "$1" ]]; then start "$1"; else again[$2]=1; kill_steps "$2"; fi
+    # @ORDER@ restart_with "$2"
     return
   fi
   lost[$2]=$((${lost[$2]-0} + 1))
@@ -220,6 +227,7 @@ for i in "${!paths[@]}"; do
   touch -- "${paths[$i]}/stdout.log" "${paths[$i]}/stderr.log"
   if [[ -z ${rank0[${role_of[$i]}]-} ]]; then rank0[${role_of[$i]}]=${host[$i]}; fi
 done
+# @ORDER@ find_addresses
 export TORCHX_RANK0_PORT=$((10000 + (allocation * 7 + 131 * ${at:-0} + ${SLURM_RESTART_COUNT:-0}) % 20000))
 rdzv=$SLURM_JOB_ID${SLURM_RESTART_COUNT:+.$SLURM_RESTART_COUNT}${TORCHX_TRY:+-$TORCHX_TRY}
 unset TORCHX_TRY
@@ -240,8 +248,10 @@ while ((alive)); do
   else
     words=($news$line) news=
     case ${words[0]} in pid) pid[${words[1]}]=${words[2]} ;; down) down "${words[@]:1}" ;; hang) hang "${words[@]:1}" ;; esac
+    # @ORDER@ heard "${words[@]}"
   fi
   clock
+  # @ORDER@ keep_time
   if ((now - stamped > (now - began) / 3600 + ${#paths[@]} / 100)); then
     stamp
     stamped=$now
@@ -259,6 +269,7 @@ while ((alive)); do
     if [[ ${again[$role]} == 1 ]]; then kill_steps "$role"; fi
   done
 done
+# @ORDER@ if ((finished)); then failed=0 due=0; fi
 
 if [[ -n $hung ]]; then wait "$watcher"; elif [[ -n $watcher ]]; then kill "$watcher" 2>/dev/null; fi  # it may be sending notices
 if [[ $hung == cancel || $hung == checkpoint ]]; then

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torchx.errors import ConfigError, NotSupportedError
@@ -16,6 +16,7 @@ from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
 from torchx.schedulers.slurm.containers import container_words, environment, setup_lines
 from torchx.schedulers.slurm.options import NODE_OPTIONS, SlurmOpts, early_warning, job_words, node_options
+from torchx.schedulers.slurm.order import addresses_of, part, with_hooks
 from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppDef, BindMount, Role
 from torchx.util.records import dataclass, field
@@ -67,6 +68,7 @@ class SlurmReplicaRequest:
         code: working directory within a container image: the workspace.
         container: runtime of the image: empty, ``auto``, ``pyxis``, ``apptainer``.
         mounts: of the container: ``source:destination[:ro]``.
+        late: placeholders for addresses, with the shell variables that have them.
     """
 
     name: str
@@ -81,6 +83,7 @@ class SlurmReplicaRequest:
     container: str = ""
     mounts: list[str] = field(default_factory=list)
     code: str = ""
+    late: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_role(cls, name: str, role: Role, cfg: SlurmOpts | Mapping[str, Any], nomem: bool) -> SlurmReplicaRequest:
@@ -107,9 +110,10 @@ class SlurmReplicaRequest:
         """Return the options for ``sbatch``, and the step's shell words: options, program, arguments."""
         sbatch_args = [f"--job-name={self.name}"]
         sbatch_args += [f"--{k}" if v is None else f"--{k}={v}" for k, v in self.sbatch_opts.items()]
-        srun_args = [quote(f"--{k}" if v is None else f"--{k}={v}", _LATE) for k, v in self.srun_opts.items()]
-        words = [*env_words(self.env, _LATE), quote(self.entrypoint, _LATE)]
-        words += [_argument(self.args, i) for i in range(len(self.args))]
+        late = {**_LATE, **self.late}
+        srun_args = [quote(f"--{k}" if v is None else f"--{k}={v}", late) for k, v in self.srun_opts.items()]
+        words = [*env_words(self.env, late), quote(self.entrypoint, late)]
+        words += [_argument(self.args, i, late) for i in range(len(self.args))]
         return sbatch_args, [*srun_args, *words]
 
 
@@ -143,6 +147,7 @@ class SlurmBatchRequest:
             :meth:`torchx.specs.wishes.Wishes.is_plain`.
         inside: id of the allocation in which it runs as a step, and its nodes; empty for a job of its own.
         spares: nodes beyond those that it needs; ``probe`` is the part of the script that checks all of them.
+        order: the part of the script for roles that wait for others; empty: none does.
         sample_s: interval at which the resource usage of replicas is sampled, seconds; 0: never.
         requeue: whether Slurm may requeue the job by itself: ``yes``, ``no``, or ``auto`` for the site's default.
     """
@@ -165,6 +170,7 @@ class SlurmBatchRequest:
     inside: tuple[str, str] = ("", "")
     spares: int = 0
     probe: str = ""
+    order: str = ""
     sample_s: float = SAMPLE_S
 
     @property
@@ -227,9 +233,12 @@ def make_request(
             hint="with `container` roles run in containers, which can have bind mounts",
         )
     found = {}
-    for replica in replicas(app, APP_ID, rank0_env=RANK0_ENV, img_root=lambda role: role.image):
+    together = opts.replicas_per_node
+    addresses, late = addresses_of(app, together)
+    for replica in replicas(app, APP_ID, rank0_env=RANK0_ENV, img_root=lambda role: role.image, addresses=addresses):
         named = f"{replica.role.name}-{replica.k}"
-        found[named] = SlurmReplicaRequest.from_role(named, replica.role, opts, nomem=opts.nomem)
+        found[named] = made = SlurmReplicaRequest.from_role(named, replica.role, opts, nomem=opts.nomem)
+        made.late = late
     early = early_warning(opts) if retry and retry.rule("timeout").times else 0
     rules = {
         role.name: Rules(
@@ -248,6 +257,7 @@ def make_request(
         retry=retry is not None,
         early=early,
         requeue=opts.requeue,
+        order=part(app, together, _places(found.values())) if addresses else "",
     )
 
 
@@ -282,9 +292,10 @@ def render(request: SlurmBatchRequest) -> str:
         f"early={request.early} every={f'{request.sample_s:g}' if request.sample_s else ''}",
         *([f"exclude={quote(replicas[0].sbatch_opts.get('exclude') or '')}"] if request.retry else []),
         *([request.probe] if request.spares else []),
+        *([request.order] if request.order else []),
         *_arrays(request, groups),
         *([script(__file__, *parts)] if parts or request.notify or request.is_watched else []),
-        program.strip(),
+        with_hooks(program.strip(), bool(request.order)),
     ]
     return "\n".join(lines) + "\n"
 
@@ -374,7 +385,8 @@ def _functions(
     env = envs[id(group[0])]
     for replica in group[1:]:
         env = {k: v for k, v in env.items() if envs[id(replica)].get(k) == v}
-    lines = [f"group_{number}() {{", *(f"  {line}" for line in exports(env, _LATE) or [":"]), "}"]
+    late = {**_LATE, **group[0].late}
+    lines = [f"group_{number}() {{", *(f"  {line}" for line in exports(env, late) or [":"]), "}"]
     for at, replica in enumerate(group):
         own = {k: v for k, v in envs[id(replica)].items() if k not in env}
         _, words = replica.materialize()
@@ -387,19 +399,19 @@ def _functions(
         lines += [
             f"replica_{index[id(replica)]}() {{",
             f"  group_{number}",
-            *(f"  {line}" for line in exports(own, _LATE)),
+            *(f"  {line}" for line in exports(own, late)),
             f"  choose_dir {quote(_folder_of(replica), _LATE)}",
             *(f"  {line}" for line in setup_lines(replica)),
             f"  step {' '.join([*placed, *asked, *before])} \\",
             f'    {shell} -c "$into" "$folder/"{quote(replica.folder or replica.name)} \\',
-            f"    {' '.join([*inside, *(_shared(word, shared) for word in words[options:])])}",
+            f"    {' '.join([*inside, *(_shared(word, shared, late) for word in words[options:])])}",
             "}",
         ]
     return lines
 
 
-def _shared(word: str, shared: dict[str, str]) -> str:
-    is_late = any(f"${{{name}}}" in word for name in _LATE.values())
+def _shared(word: str, shared: dict[str, str], late: Mapping[str, str]) -> str:
+    is_late = any(f"${{{name}}}" in word for name in late.values())
     if len(word) < _LONG or is_late:
         return word
     return f'"${shared.setdefault(word, f"word_{len(shared)}")}"'
@@ -450,11 +462,16 @@ def _folder_of(replica: SlurmReplicaRequest) -> str:
     return os.path.abspath(os.path.expanduser(found)) if _is_path(found) else ""
 
 
+def _places(replicas: Iterable[SlurmReplicaRequest]) -> dict[str, str]:
+    """Return the folder of each role that the batch script sees, too."""
+    return {replica.role: _folder_of(replica) for replica in replicas if replica.code or not replica.container}
+
+
 def _is_path(image: str) -> bool:
     return image.startswith(("/", "~", "."))
 
 
-def _argument(args: list[str], i: int) -> str:
+def _argument(args: list[str], i: int, late: Mapping[str, str]) -> str:
     """One argument as a shell word. torchrun's rendezvous id changes with each restart."""
     arg = args[i]
     if APP_ID in arg:
@@ -463,7 +480,7 @@ def _argument(args: list[str], i: int) -> str:
         for option in _RDZV_OPTIONS:
             for between in ("=", " ", " '", ' "'):
                 arg = arg.replace(f"{option}{between}{APP_ID}", f"{option}{between}{RDZV_ID}")
-    return quote(arg, _LATE)
+    return quote(arg, late)
 
 
 def _mount(mount: Any) -> str:

@@ -105,6 +105,8 @@ def check(request: SlurmBatchRequest, app: AppDef | None) -> None:
         raise NotSupportedError("the tasks of job arrays have no spare nodes")
     if request.retry or request.max_retries:
         raise NotSupportedError("the tasks of job arrays are not started again")
+    if request.order and not is_whole(request):
+        raise NotSupportedError("a task with one replica has no `ready` or `ends_job`", hint="omit them")
     replicas = request.replicas.values()
     if len({str(replica.sbatch_opts) for replica in replicas}) > 1:
         raise NotSupportedError("the roles need different nodes, but all tasks of a job array get the same kind")
