@@ -17,12 +17,11 @@ from torchx.schedulers.slurm.parse import JobRecord, name_of
 from torchx.schedulers.slurm.reasons import ENDINGS, NEVER_STARTED, app_state, reason_sentence
 from torchx.specs.api import AppDef, AppState, RetryPolicy, Role, is_terminal
 from torchx.specs.wishes.retries import Attempt
-from torchx.supervisor.layout import HANG_FILE, STDERR_LOG, STDOUT_LOG
+from torchx.supervisor.layout import HANG_FILE
 from torchx.util.records import dataclass, field, replace
 
 _SUSPECTS = 4  # number of steps whose logs are searched for the failed node
 _FAR_S = 30 * 86400.0  # without time limits, Slurm predicts starts that are too late to be useful
-_OUTPUTS = (STDERR_LOG, STDOUT_LOG)
 _SIGKILL = 9
 _MIB = 1 << 20
 
@@ -159,7 +158,7 @@ def _replica(job: Job, role: Role, k: int, state: AppState, kind: str) -> Replic
         return ReplicaFacts(role=role.name, replica=k, state=own, stopped=over)
     code = known.exit_code
     signal = signal_name(code) if code is not None and code > SHELL else ""
-    stopped = bool(code) and _was_stopped(job, known, state, kind, by_signal=bool(signal))
+    stopped = known.stopped or (bool(code) and _was_stopped(job, known, state, kind, by_signal=bool(signal)))
     own = _replica_state(job, known, state, stopped=stopped)
     return ReplicaFacts(
         role=role.name,
@@ -186,7 +185,7 @@ def _replica_state(job: Job, known: ReplicaEvents, state: AppState, *, stopped: 
     if state is AppState.CANCELLED and known.ended >= max(record.ended or 0 for record in job.records) - 1:
         return AppState.CANCELLED
     if known.exit_code == 0:
-        return AppState.SUCCEEDED
+        return AppState.CANCELLED if known.stopped else AppState.SUCCEEDED
     cancelled = stopped and (state is AppState.CANCELLED or (job.completing and state is AppState.RUNNING))
     return AppState.CANCELLED if cancelled else AppState.FAILED
 
@@ -227,12 +226,11 @@ def _reason(job: Job, state: AppState, now: float | None) -> str:
     return f"Slurm says `{first.state}`, which this version of torchx does not know"
 
 
-def _unready(job: Job, path: str, how: str, seen: str) -> str:
+def _unready(job: Job, path: str, how: str, seen: str, said: str) -> str:
     """Return why a job ended of which a role was not ready."""
     from torchx.schedulers.kit.order import ended, late
     from torchx.specs.order import order_of
 
-    said = next((words for name in _OUTPUTS if (words := last_line(job.texts.get(f"{path}/{name}", ""), ""))), "")
     role = next((role for role in job.roles if folder_name(role.name) == posixpath.dirname(path)), None)
     if role is None or role.ready is None:
         return f"{path} was not ready"
@@ -277,8 +275,6 @@ def pending_sentence(
 def telling_files(job: Job) -> list[str]:
     """Names of files in the job's folder with the watchdog's findings, or with the reason of an unexplained failure."""
     seen = [HANG_FILE] if job.events.hung else []
-    if job.events.unready:
-        seen += [posixpath.join(job.events.unready[0], name) for name in _OUTPUTS]
     if job.state is not AppState.FAILED or job.events.silent:
         return seen
     if job.ending in ("NODE_FAIL", "BOOT_FAIL"):

@@ -9,8 +9,8 @@ Each line is ``<Unix time> <what> ...``:
     again <replica>             it is restarted in place
     ready <replica>             the probe of its role has succeeded
     waits <replica>             it is not restarted before other roles are ready
-    unready <replica> <how>     its role was not ready in time (`late`; what the last probe saw follows), or ended
-                                before it was (`early`)
+    unready <replica> <how>     its role was not ready in time (`late`), or ended before it was (`early`); what the
+                                last probe saw, a tab, and the replica's last words follow
     retry <n>                   the job requeues itself
     end <exit code>             the attempt ended; `over` follows unless Slurm ended the job
     hang                        the watchdog has recorded a finding
@@ -60,7 +60,8 @@ class JobEvents:
         over: the attempt was the last one, and nothing outside ended it.
         hung: the watchdog has recorded a finding in ``watchdog.txt``.
         silent: the attempt was ended because of that.
-        unready: path of a replica whose role did not become ready, how, and what its probe saw: the job was ended.
+        unready: path of a replica whose role did not become ready, how, what its probe saw, and its last words:
+            the job was ended.
     """
 
     replicas: dict[str, ReplicaEvents] = field(default_factory=dict)
@@ -76,7 +77,7 @@ class JobEvents:
     over: bool = False
     hung: bool = False
     silent: bool = False
-    unready: tuple[str, str, str] | None = None
+    unready: tuple[str, str, str, str] | None = None
 
 
 def parse_events(text: str) -> JobEvents:
@@ -135,7 +136,8 @@ def _apply(job: JobEvents, moment: float, what: str, words: list[str]) -> None:
     elif what == "waits":
         job.replicas.pop(words[0], None)
     elif what == "unready":
-        job.unready = words[0], words[1], " ".join(words[2:])
+        seen, _, said = " ".join(words[2:]).partition("\t")
+        job.unready = words[0], words[1], seen, said
     elif what == "again":
         job.tries[words[0]] = job.tries.get(words[0], 0) + 1
         job.again += 1

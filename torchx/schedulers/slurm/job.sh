@@ -136,6 +136,7 @@ down() {  # replica, exit code, when
   if ((status == 0)) && [[ $(<"${paths[$i]}/srun.log") == *"Node failure on"* ]]; then status=1; fi
   alive=$((alive - 1)) ended[$i]=1
   if ((failed && stopping && status)) && ((${3-0} >= ${stopped:-1})); then how=' stopped'; fi
+  # @ORDER@ if ((failed && stopping && ${3-0} >= ${stopped:-1})); then how=' stopped'; fi
   note down "${paths[$i]}" "$status$how"
   stamp "$i"
   # @ORDER@ gone "$i" "$status"

@@ -5,7 +5,7 @@
 #
 # shellcheck disable=SC2034,SC2154,SC2329
 
-declare -A ready=() held=() since=() seen=() prober=() sizes_at=() hosts=()
+declare -A ready=() held=() since=() seen=() prober=() sizes_at=() hosts=() new=()
 finished=0
 
 find_addresses() {
@@ -84,6 +84,7 @@ heard() {  # words of the bus
   case $1 in
     ready) [[ ${prober[$2]-} != "$3" ]] || is_up "$2" ;;
     seen) seen[$2]=${*:3} ;;
+    pid) ((!stopping)) || new[$2]=1 ;;  # it was about to start when the others were told to end
   esac
 }
 
@@ -109,21 +110,23 @@ closed() {  # role of which a replica has ended: whether this ends the job
       possible=$((possible + 1))
     fi
   done
-  if ((open == 0 && ends_job[$1])); then
-    give_up 0
-    finished=1
-  elif ((waits && possible < least_ready[$1])); then
-    sleep 1  # when the whole job ends, replicas are signalled first
-    ((terminated)) || unready "$1" early
-  fi
+  ((open == 0 && ends_job[$1])) || ((waits && possible < least_ready[$1])) || return
+  sleep 1  # when the whole job ends, replicas are signalled first
+  if ((terminated)); then return; fi
+  if ((!ends_job[$1])); then unready "$1" early; return; fi
+  finished=1
+  give_up 0
 }
 
 unready() {  # role, `late` or `early`
-  local i
+  local i file said=''
   for i in "${!role_of[@]}"; do
     ((role_of[i] == $1)) && [[ -z ${ready[$i]-} && -n ${host[$i]} ]] && break
   done
-  note unready "${paths[$i]}" "$2" "${seen[$i]-}"
+  for file in "${paths[$i]}"/std{err,out}.log; do
+    [[ -n $said ]] || said=$(tail -c 4096 -- "$file" | grep '[^[:space:]]' | tail -n 1 | tr -d '[:cntrl:]')
+  done
+  note unready "${paths[$i]}" "$2" "${seen[$i]-}"$'\t'"${said:0:200}"
   guilty=$1 policy[$1]=''  # not a failure of a replica, which would be started again
   give_up 1
 }
@@ -136,7 +139,10 @@ give_up() {  # exit code: no role starts any more
 }
 
 keep_time() {
-  local role
+  local role i
+  for i in "${!new[@]}"; do
+    if [[ ${ended[$i]} == 0 ]]; then kill "${pid[$i]}" 2>/dev/null; fi
+  done
   ((!stopping && !terminated)) || return
   for role in "${!since[@]}"; do
     if ((now - since[$role] >= within[role])); then unready "$role" late; return; fi
