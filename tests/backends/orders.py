@@ -209,6 +209,10 @@ class OrderGround(NamedTuple):
             assert time.monotonic() < deadline, status
             time.sleep(0.1)
 
+    def listed(self, handle: str) -> AppState | None:
+        """The job's state in `list`, which may lag."""
+        return {app.app_handle: app.state for app in self.runner.list(self.scheduler)}.get(handle)
+
     def ended(self, handle: str) -> AppStatus:
         return self.until(handle, lambda status: is_terminal(status.state))
 
@@ -256,11 +260,9 @@ class OrderContract:
         assert re.match(case.says, status.msg), status
         assert (cause.kind if cause else "") == case.kind, status
         assert case.again == max(status.num_restarts, 0) or status.num_restarts < 0
-        listed = {app.app_handle: app.state for app in ground.runner.list(ground.scheduler)}
-        assert listed.get(handle, status.state) is status.state
         deadline = time.monotonic() + PATIENCE_S
-        while left := ground.left(handle):
-            assert time.monotonic() < deadline, left
+        while (left := ground.left(handle)) or ground.listed(handle) not in (None, status.state):
+            assert time.monotonic() < deadline, (left, ground.listed(handle), status)
             time.sleep(0.1)
 
     def test_waits_until_all_are_ready(self, ground: OrderGround) -> None:
