@@ -52,7 +52,7 @@ from torchx.schedulers.slurm.request import (
 from torchx.schedulers.slurm.sweep_jobs import SpecialJobs
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, parse_app_handle, runopts
 from torchx.specs.handles import JobId
-from torchx.specs.order import PROBES
+from torchx.specs.ready import PROBES
 from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.scripts import is_script
 from torchx.specs.wishes.timeouts import clock

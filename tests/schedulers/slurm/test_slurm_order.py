@@ -53,7 +53,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-REPLICA = {"max_retries": 1, "retry_policy": RetryPolicy.REPLICA}
+REPLICA: dict[str, Any] = {"max_retries": 1, "retry_policy": RetryPolicy.REPLICA}
 FIRST = "mkdir first 2>/dev/null"
 FAILS_ONCE = f"{UP}; {FIRST} && {{ until [ -e begun ]; do :; done; exit 5; }}; {STAYS}"
 AGAIN = "up s/0|ready s/0|up t/0|down s/0 5|again s/0|up s/0|"
