@@ -71,7 +71,8 @@ def total_used(attempts: list[Attempt]) -> str:
     """Return how much of its total a chain of pieces has used; empty if it is none."""
     if not attempts or not attempts[-1].total:
         return ""
-    return f"{duration(attempts[-1].used)} of {duration(attempts[-1].total)} used by {len(attempts)} pieces"
+    pieces = "1 piece" if len(attempts) == 1 else f"{len(attempts):,} pieces"
+    return f"{duration(attempts[-1].used)} of {duration(attempts[-1].total)} used by {pieces}"
 
 
 def _attempts(attempts: list[Attempt]) -> Iterator[str]:

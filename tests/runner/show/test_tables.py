@@ -47,6 +47,9 @@ def test_attempts_come_first() -> None:
         ("a-b/0", 6.0, None, "node0"),
     ]
     assert timeline(status, None)["to"] is None
+    piece = Attempt(1.0, 5.0, "timeout", total=90.0)
+    bar = timeline(AppStatus(AppState.RUNNING, attempts=[piece]), None)["bars"][0]
+    assert (bar["name"], bar["state"]) == ("piece 1", "CANCELLED"), "a piece of a chain that ended as planned"
     assert timeline(AppStatus(AppState.PENDING), None) == {"from": 0.0, "to": None, "bars": []}
 
 

@@ -48,6 +48,8 @@ def test_ranks_without_collectives() -> None:
     pace = pace_of(ranks, {})
     assert pace is not None and pace.slow is not None
     assert pace.slow.rank == 3 and pace.step == 66
+    assert pace.rate == pytest.approx(1 / 1.5, rel=0.05), "the job ends with its last rank"
+    assert pace.left_s == pytest.approx((1000 - 66) * 1.5, rel=0.05)
 
 
 @pytest.mark.parametrize(

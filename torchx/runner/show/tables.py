@@ -43,8 +43,11 @@ def timeline(status: AppStatus, launched: float | None) -> dict[str, Any]:
     bars: list[dict[str, Any]] = []
     for i, attempt in enumerate(status.attempts, 1):
         words = " · ".join(filter(None, (attempt.kind, attempt.cause, attempt.why)))
-        state = "SUCCEEDED" if attempt.kind == "ok" else "FAILED"
-        bars.append(_bar(f"attempt {i}", attempt.started, attempt.ended or None, state, words))
+        planned = attempt.total and attempt.kind == "timeout"  # a piece of a chain
+        state = "SUCCEEDED" if attempt.kind == "ok" else "CANCELLED" if planned else "FAILED"
+        bars.append(
+            _bar(f"{'piece' if attempt.total else 'attempt'} {i}", attempt.started, attempt.ended or None, state, words)
+        )
     replicas = [replica for role in status.roles for replica in role.replicas]
     for replica in replicas:
         where = replica.hostname or replica.hostaddr or ""

@@ -124,8 +124,9 @@ def pace_of(ranks: Sequence[Rank], hosts: Mapping[tuple[str, int], str]) -> JobP
     if not ranks:
         return None
     first, now = ranks[0], max(one.points[-1][0] for one in ranks)
-    step = min(one.points[-1][1] for one in ranks)
-    found = JobPace(step, first.total, len(ranks), now, _rate(first), metrics=first.metrics)
+    last = min(ranks, key=lambda one: one.points[-1][1])
+    step = last.points[-1][1]
+    found = JobPace(step, first.total, len(ranks), now, _rate(last), metrics=first.metrics)
     quiet_s = now - max(one.at for one in ranks)
     usual_s = 1 / found.rate if found.rate else 0.0
     over = first.total is not None and step >= first.total

@@ -6,13 +6,13 @@ import { Metrics } from "/metrics.js";
 import { Results } from "/results.js";
 import { Sweep } from "/sweep.js";
 
-const MAX_BARS = 40;
+const MAX_BARS = 40, MAX_ATTEMPTS = 20;
 const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
 export function showRun(main, handle, rows, go) {
   let data = null, log = null, seen = "", asking = false, closed = false, loads = 0;
   const head = el("div", { class: "runhead" });
-  const why = el("div");
+  const why = el("div", { class: "stack" });
   const metrics = new Metrics(handle), results = new Results(handle, go), sweep = new Sweep(handle, go, (k) => results.about(k));
   const times = el("section", { class: "card", "aria-label": "Timeline", hidden: true });
   const roles = el("section", { class: "card", "aria-label": "Replicas", hidden: true });
@@ -52,8 +52,7 @@ export function showRun(main, handle, rows, go) {
       el("div", { class: "title" }, el("h1", {}, name), pill(run.state ?? "UNKNOWN"), el("span", { class: "grow" }), el("span", { class: "actions" }, actions(run))),
       el("p", { class: "facts" }, el("code", {}, data.handle), fact(run.created && `launched ${ago(run.created)}`, run.created && stamp(run.created)),
         fact(run.user && `by ${run.user} on ${run.host}`), fact(lasted(run)),
-        fact(data.total && `total: ${data.total}`),
-        fact(data.status?.num_restarts > 0 && `${data.status.num_restarts} restarts`),
+        fact(data.total || (data.status?.num_restarts > 0 && `${data.status.num_restarts} restart${data.status.num_restarts === 1 ? "" : "s"}`)),
         fact(run.git_commit && `commit ${run.git_commit.slice(0, 9)}${run.git_dirty ? " and changes" : ""}`)));
     why.replaceChildren(cause(run) ?? "", pace() ?? "");
     sweep.show(data);
@@ -149,13 +148,15 @@ export function showRun(main, handle, rows, go) {
     if (times.hidden) return;
     const end = to ?? Date.now() / 1000;
     const whole = Math.max(end - begin, 0.001);
-    times.replaceChildren(el("h2", {}, "Timeline"), ...bars.slice(0, MAX_BARS).map((bar) => {
+    const earlier = Math.max((data.status?.attempts ?? []).length - MAX_ATTEMPTS, 0);
+    const shown = bars.slice(earlier, earlier + MAX_BARS);
+    times.replaceChildren(el("h2", {}, "Timeline"), ...shown.map((bar) => {
       const block = el("span", { class: `bar s-${bar.state}` });
       block.style.left = `${(100 * (bar.from - begin)) / whole}%`;
       block.style.width = `${Math.max(0.4, (100 * ((bar.to ?? end) - bar.from)) / whole)}%`;
       const lasted = span((bar.to ?? end) - bar.from);
       return el("div", { class: "gantt", title: [bar.state.toLowerCase(), bar.text, lasted].filter(Boolean).join(" · ") }, el("span", { class: "label" }, bar.name), el("span", { class: "track" }, block), el("span", { class: "lasted" }, lasted));
-    }), bars.length > MAX_BARS ? el("p", { class: "muted" }, `and ${bars.length - MAX_BARS} more`) : "",
+    }), bars.length > shown.length ? el("p", { class: "muted" }, `and ${bars.length - shown.length} more`) : "",
     el("p", { class: "axis" }, el("span", {}, clock(begin)), el("span", {}, clock(end))));
   }
 

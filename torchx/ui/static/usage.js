@@ -3,7 +3,7 @@
 import { address, ask, back, el, svg } from "/parts.js";
 
 const HEIGHT = 120, WIDTH = 720;
-const number = (value) => value.toLocaleString("en", { maximumFractionDigits: 1 });
+const number = (value, digits = 1) => value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
 
 export function showUsage(main, go) {
   const query = new URLSearchParams(location.search);
@@ -11,7 +11,8 @@ export function showUsage(main, go) {
   const pick = (label, key, choices) => el("select", { "aria-label": label, onchange: (event) => go(address("/usage", { ...wanted, [key]: event.target.value }), true) },
     choices.map(([value, name]) => el("option", { value, selected: value === wanted[key] }, name)));
   const box = el("section", { class: "card", "aria-label": "Usage" }, el("p", { class: "muted" }, "adding up"));
-  main.append(el("p", {}, el("a", { href: back.list }, "← runs")), el("h1", {}, "Usage"), el("div", { class: "filters" },
+  const way = el("nav", { class: "back", "aria-label": "Way back" }, el("a", { href: back.list }, "← Runs"));
+  main.append(el("div", {}, way, el("h1", {}, "Usage")), el("div", { class: "filters" },
     pick("Grouped by", "by", [["name", "by name"], ["user", "by user"], ["scheduler", "by scheduler"]]),
     pick("Time", "days", [["7", "last 7 days"], ["30", "last 30 days"], ["365", "last year"]])), box);
   Promise.all([ask("usage", { by: "day", days: wanted.days }), ask("usage", wanted)])
@@ -38,7 +39,7 @@ function chart(found, count) {
 }
 
 function table({ by, groups, total, currency }) {
-  const row = (line) => el("tr", {}, el("td", {}, line.key), [line.runs, line.gpu_hours, line.cpu_hours, ...(currency == null ? [] : [line.cost ?? 0])].map((value) => el("td", {}, number(value))));
+  const row = (line) => el("tr", {}, el("td", {}, line.key), [[line.runs, 0], [line.gpu_hours, 1], [line.cpu_hours, 1], ...(currency == null ? [] : [[line.cost ?? 0, 2]])].map(([value, digits]) => el("td", {}, number(value, digits))));
   const heads = [by, "runs", "GPU-hours", "CPU-hours", ...(currency == null ? [] : [`cost ${currency}`])];
-  return el("div", { class: "results" }, el("table", {}, el("thead", {}, el("tr", {}, heads.map((name) => el("th", {}, name)))), el("tbody", {}, groups.map(row), row(total))));
+  return el("div", { class: "results sums" }, el("table", {}, el("thead", {}, el("tr", {}, heads.map((name) => el("th", {}, name)))), el("tbody", {}, groups.map(row)), el("tfoot", {}, row(total))));
 }

@@ -16,6 +16,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Log, Static
 
 from torchx.errors import TorchXError
+from torchx.render.status_page import total_used
 from torchx.runner.show.tables import Row, replica_metrics, timeline
 from torchx.runs import default_registry
 from torchx.schedulers.kit.metrics import ReplicaMetrics
@@ -180,7 +181,9 @@ class Page(Screen[None]):
         if failure is not None and failure.traceback:
             trace = printable(failure.traceback.strip(), lines=True).splitlines()[-_CAUSE_LINES:]
             lines += [f"  {line}" for line in trace if line.strip(" ^~") and line.strip() not in message]
-        lines += [f"{label}: {text}" for label, text in (status.pace.lines() if status.pace else ())]
+        total = total_used(status.attempts)
+        paces = [*(status.pace.lines() if status.pace else ()), *([("total", total)] if total else [])]
+        lines += [f"{label}: {text}" for label, text in paces]
         lines = [line for line in lines if line]
         self._show_message(lines, BAD if failure else MUTED)
 
