@@ -161,7 +161,7 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
         if wishes.retry:
             from torchx.schedulers.slurm.attempts import policy
 
-            retry = policy(app, self.capabilities)
+            retry = policy(app, self.capabilities, opts.requeue)
         if is_script(app.roles):
             from torchx.schedulers.slurm.scripts.jobs import script_request
 

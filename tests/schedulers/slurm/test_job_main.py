@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.schedulers.slurm.steps import MAIN, Ended, lines, steps
+from torchx.schedulers.batch.attempts import attempts_in
+from torchx.schedulers.slurm.attempts import not_requeued
+from torchx.specs.wishes.retries import Attempt, to_line
 
 CONFIRMS = "cat >job.sh <<'X'\necho \"again ${TORCHX_TRY-none}\"; exit 9\nX"
 
@@ -313,6 +316,18 @@ def test_an_attempt_is_put_back(tmp_path: Path) -> None:
         tmp_path, "memory=1000; slept() { ((++n != 5)) || kill $$; ((n < 200)) || kill -9 $$; }; again - 1000"
     )
     assert (ended.code, len(ended.sleeps)) == (-9, 200)
+
+
+def test_after_a_time_limit_nothing_starts_in_place(tmp_path: Path) -> None:
+    """Its nodes are about to be taken away: without a requeue the job ends, and its record says why."""
+    decide = 'how=timeout; decide() { echo "decide $1" >&2; }'
+    found = retried(tmp_path, f"memory=1000; {decide}; again - 1000; echo ends")
+    assert (found.code, found.out) == (0, ["ends"]), found
+    line = to_line(Attempt(kind="timeout", again=True, why="timeout: retried"))
+    (tmp_path / "attempts.jsonl").write_text(line * 2)
+    not_requeued(str(tmp_path))
+    first, last = attempts_in(str(tmp_path))
+    assert (first.again, last.again, last.why) == (True, False, "timeout: Slurm refuses to requeue the job")
 
 
 def test_slurm_ends_an_attempt_while_it_is_asked(tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from torchx.errors import SpecError
 from torchx.schedulers.batch import attempts
 from torchx.schedulers.batch.attempts import ends_of, output_lines
 from torchx.schedulers.batch.folders import TAIL_BYTES, JobFolder
-from torchx.schedulers.kit.attempts import BEGINS, put_down
+from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, BEGINS, put_down
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.schedulers.kit.failures import Evidence
@@ -27,15 +28,21 @@ from torchx.schedulers.slurm.reasons import base_state
 from torchx.specs.api import AppDef
 from torchx.specs.failures import Failure
 from torchx.specs.wishes import Wishes
-from torchx.specs.wishes.retries import Attempt, RetryRules
-from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
+from torchx.specs.wishes.retries import Attempt, RetryRules, to_line
+from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG, private
 
 _DOWN = ("down", "drain", "fail", "unk", "not_resp", "no_resp")
 _STATES = {"failed": "FAILED", "timeout": "TIMEOUT"}
 
 
-def policy(app: AppDef, caps: Capabilities) -> RetryRules | None:
-    """See :func:`torchx.schedulers.batch.attempts.policy`."""
+def policy(app: AppDef, caps: Capabilities, requeue: str = "auto") -> RetryRules | None:
+    """See :func:`torchx.schedulers.batch.attempts.policy`. SpecError for a chain that Slurm may not requeue."""
+    rules = Wishes.of(app).retry
+    if requeue == "no" and rules is not None and rules.total:
+        raise SpecError(
+            f"`--total {rules.total}` needs `requeue`: each piece is the same job, which Slurm puts back into its queue",
+            hint="omit `requeue=no`",
+        )
     # Each component of a heterogeneous job requests memory of its own.
     differ = len({(r.resource.cpu, r.resource.memMB, r.resource.gpu) for r in app.roles}) > 1
     return attempts.policy(app, "Slurm", caps, no_memory="roles that differ" if differ else "")
@@ -43,6 +50,9 @@ def policy(app: AppDef, caps: Capabilities) -> RetryRules | None:
 
 def main() -> None:
     """Print ``again HOSTS MEMORY`` (hosts to avoid, or ``-``; memory in thousandths of the request), or ``end``."""
+    if sys.argv[1] == "refused":
+        not_requeued(os.getcwd())
+        return
     attempt = attempt_ended(os.getcwd(), sys.argv[1])
     answer = f"again {','.join(attempt.avoid) or '-'} {round(attempt.memory * 1000)}" if attempt.again else "end"
     sys.stdout.write(answer + "\n")
@@ -75,6 +85,14 @@ def attempt_ended(folder: str, how: str) -> Attempt:
         more={BEGINS: ends_of(place, paths)},
     )
     return put_down(folder, verdict, rules, attempts, attempt, hosts=_number_of_hosts())
+
+
+def not_requeued(folder: str) -> None:
+    """Record that no attempt follows the last one, because Slurm does not requeue the job."""
+    *earlier, last = attempts.attempts_in(folder)
+    last.again, last.why = False, f"{last.kind}: Slurm refuses to requeue the job"
+    with open(os.path.join(folder, ATTEMPTS_FILE), "w", encoding="utf-8", opener=private) as f:
+        f.writelines(map(to_line, (*earlier, last)))
 
 
 def seen_from_inside(folder: str, state: str, **known: Any) -> tuple[Job, JobFolder]:

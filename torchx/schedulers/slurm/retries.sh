@@ -30,6 +30,10 @@ again() {  # as `change`
     change "$1" "$2"
     for ((i = 0; i < 60 || terminated; i++)); do sleep 1; done
   fi
+  if [[ ${how-} == timeout ]]; then  # its time on its nodes is over: without a requeue, nothing follows
+    decide refused >/dev/null
+    return
+  fi
   # If the job cannot requeue itself, it restarts on its nodes.
   ((terminated)) || TORCHX_TRY=$((${TORCHX_TRY:-0} + 1)) exec "$BASH" "$folder/job.sh"
 }
