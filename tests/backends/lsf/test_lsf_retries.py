@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.backends.shell import ROOT
+from tests.torture.chains import PROGRAM
 from torchx.errors import NotSupportedError
 from torchx.schedulers.lsf_scheduler import LsfScheduler
 from torchx.specs.api import AppDef, AppState, Resource, Role, macros
 from torchx.specs.wishes.after import AFTER
 from torchx.specs.wishes.retries import RETRY
+from torchx.specs.wishes.timeouts import TIMEOUT
 
 from .conftest import command, ended, eventually, lines, wait_for
 
@@ -127,6 +129,25 @@ def test_a_time_limit_without_checkpoint(scheduler, tmp_path) -> None:
     found = ended(scheduler, submit(scheduler, "timeout:1", script, time="3"))
     assert found.state is AppState.SUCCEEDED, found
     assert [a.kind for a in found.attempts] == ["timeout"]
+
+
+def test_a_chain_never_has_two_pieces_at_once(scheduler, tmp_path) -> None:
+    """Of two replicas, of which one takes seconds to end: each step is done once."""
+    code = tmp_path / "steps.py"
+    code.write_text(PROGRAM.replace("sys.exit(143)", "[time.sleep(5 * int(folder[-1])), sys.exit(143)]"))
+    for k in "01":
+        (tmp_path / k).mkdir()
+    script = f"exec {sys.executable} {code} {tmp_path}/{macros.replica_id} 100 0.2"
+    role = Role("r", "", entrypoint="sh", args=["-c", script], num_replicas=2, resource=Resource(1, 0, 64))
+    metadata = {RETRY: "standard, lost:free, total:5h", TIMEOUT: "8m"}  # a minute is a second here
+    app_id = scheduler.submit(AppDef("chain", [role], metadata=metadata), {})
+    found = ended(scheduler, app_id)
+    assert found.state is AppState.SUCCEEDED, found
+    assert {(a.kind, a.progress, a.total) for a in found.attempts} == {("timeout", True, 18000)}
+    assert len(found.attempts) >= 2
+    for k in "01":
+        assert not (tmp_path / k / "overlap").exists()
+        assert json.loads((tmp_path / k / "done.json").read_text()) == list(range(100))
 
 
 def test_what_is_cancelled_stays_so(scheduler) -> None:

@@ -7,9 +7,23 @@
 
 torchx_current() { ls "$job" >/dev/null; [ "$(torchx_number "$job/attempt")" = "$attempt" ]; }
 
+torchx_fence() { # until no replica of the last attempt runs; a chain of pieces waits for a lost host, too
+    local found id name stat lost=UNKWN
+    ! grep -q '"torchx/retry": "[^"]*total:' "$job/job.json" || lost=
+    while found=$(torchx_bjobs -noheader -o "jobid job_name stat delimiter=','" -g "$group"); do
+        while IFS=, read -r id name stat; do
+            case $stat in PEND|PSUSP|"$lost") continue ;; esac
+            [ ! -e "$job/run.$((attempt - 1)).$id" ] || { torchx_pause 1; continue 2; }
+        done <<<"$found"
+        return
+    done
+    torchx_pause 5; torchx_fence
+}
+
 torchx_begin() { # the attempt that this LSF job was submitted for
     attempt=$1; suffix=.$1; start=$PWD; timed=; back=
     torchx_current || exit 0 # it was requeued while the next attempt was submitted
+    [ "$attempt" = 0 ] || torchx_fence
     export TORCHX_CHECKPOINT_NOW="$job/checkpoint" TORCHX_PROGRESS="$job/progress"
     rm -f "$dir/due"
     read -r back 2>/dev/null <"$job/run.$attempt.$LSB_JOBID" || return 0
