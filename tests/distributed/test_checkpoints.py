@@ -114,3 +114,12 @@ def test_steps_without_a_file_are_lines(tmp_path: Path) -> None:
         done = subprocess.run([sys.executable, "-c", code], env={**known, **env}, check=True, capture_output=True)
         assert done.stdout.count(b"::torchx progress step=9 total=9") == lines
         assert not done.stderr
+
+
+def test_an_endless_training() -> None:
+    """Lightning reports infinitely many steps."""
+    code = "from torchx import distributed; distributed.progress(7, float('inf'))"
+    env = {**os.environ, "TORCHX_JOB_ID": "kubernetes://s/a"}
+    env.pop("TORCHX_STEPS", None)
+    done = subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True)
+    assert done.stdout.startswith(b"::torchx progress step=7 t=") and not done.stderr

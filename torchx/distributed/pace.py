@@ -12,6 +12,7 @@ of several ranks, waits for others; all other time is its own.
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import threading
@@ -101,7 +102,7 @@ class Pace:
 
     def _write(self) -> None:
         with self._lock:  # at exit, the thread may still be writing
-            now, step = time.time(), self.step
+            now, step = time.time(), int(self.step)
             if step != self._last[0]:
                 self._last = (step, now)
             self._add((round(now, 2), step, round(self._busy, 2)))
@@ -127,10 +128,20 @@ class Pace:
         if len(points) > _POINTS:
             del points[1 : _POINTS // 2 : 2]
 
+    def _whole(self) -> int | None:
+        """The number of all steps; Lightning reports infinity for an endless training."""
+        return int(self.total) if self.total is not None and math.isfinite(self.total) else None
+
     def _record(self, now: float) -> bytes:
         numbers = [(k, v) for k, v in self.metrics.items() if isinstance(v, (int, float))]
         row = {
-            **{"t": round(now, 2), "rank": rank(), "world": world_size(), "step": self.step, "total": self.total},
+            **{
+                "t": round(now, 2),
+                "rank": rank(),
+                "world": world_size(),
+                "step": int(self.step),
+                "total": self._whole(),
+            },
             **{"at": round(self._last[1], 2), "began": round(self._began, 2), "slow_s": self._slow_s},
             **{"metrics": dict(numbers[:_MAX_METRICS]), "points": self._points},
         }
@@ -140,6 +151,6 @@ class Pace:
         return f"{text:<{STEPS_SLOT - 1}}\n".encode()
 
     def _line(self, now: float) -> str:
-        total = "" if self.total is None else f" total={self.total}"
+        total = "" if self._whole() is None else f" total={self._whole()}"
         where = f"rank={rank()} world={world_size()} slow_s={self._slow_s:g}" if self._several else ""
         return f"{STEPS_LINE} step={self.step}{total} t={now:.1f} busy={self._busy:.1f} {where}".rstrip() + "\n"
