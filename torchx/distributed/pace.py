@@ -129,7 +129,7 @@ class Pace:
             del points[1 : _POINTS // 2 : 2]
 
     def _whole(self) -> int | None:
-        """The number of all steps; Lightning reports infinity for an endless training."""
+        """Return the number of all steps; Lightning reports infinity for an endless training."""
         return int(self.total) if self.total is not None and math.isfinite(self.total) else None
 
     def _record(self, now: float) -> bytes:
