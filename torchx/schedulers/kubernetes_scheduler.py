@@ -19,8 +19,9 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchx.errors import BackendError, SpecError, Unsent
+from torchx.errors import BackendError, ConfigError, NotSupportedError, SpecError, Unsent
 from torchx.schedulers.api import DescribeAppResponse
+from torchx.schedulers.kit.allocations import refuse_export
 from torchx.schedulers.kit.export import Export, bases_of
 from torchx.schedulers.kit.findings import Check, once, probe_app
 from torchx.schedulers.kit.foreign import ForeignJobs
@@ -92,6 +93,10 @@ class KubernetesScheduler(KubeScheduler):
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[KubernetesJob]:
         opts = KubernetesOpts.from_cfg(cfg)
         opts.check()
+        if opts.in_:
+            from torchx.schedulers.kubernetes import allocations
+
+            return AppDryRunInfo(allocations.request(app, opts, self._codes), str)  # type: ignore[arg-type]  # a job of another kind
         images = self.dryrun_push_images(app, cfg)
         app_id = request.unique_id(app)
         kind = opts.expected_kind()
@@ -146,8 +151,20 @@ class KubernetesScheduler(KubeScheduler):
         self._codes[code.hash] = code
         set_workspace_hash(role, code.hash)
 
+    def view_of(self, app_id: str) -> KubeScheduler:
+        if "." not in app_id:
+            return self
+        from torchx.schedulers.kubernetes.allocations import AllocatedJobs
+
+        return AllocatedJobs.of(self)
+
     def _code_of(self, workspace: Workspace, opts: KubernetesOpts, *, quiet: bool) -> Code | BucketCode:
         """Return the code of a workspace that is not shipped in an image."""
+        if opts.in_:
+            try:
+                return pack(workspace)
+            except TooLargeError as e:
+                raise ConfigError(e.message, hint="exclude what the job does not need in `.torchxignore`") from e
         if opts.code != BUCKET:
             try:
                 return pack(workspace)
@@ -160,11 +177,18 @@ class KubernetesScheduler(KubeScheduler):
 
     def export(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> Export:
         """See :class:`torchx.schedulers.kit.abilities.Exports`."""
+        if dryrun_info.request.opts.in_:
+            refuse_export("running pods")
         return as_manifests(dryrun_info.request, bases_of(dryrun_info))
 
     def schedule(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
         """Create the objects; if one is rejected, delete those created before it, and raise its BackendError."""
-        api = self._api(dryrun_info.request.opts.context)
+        job = dryrun_info.request
+        if job.opts.in_:
+            view: Any = self.view_of(job.app_id)
+            found: str = view.start(job, dryrun_info.submission.app or dryrun_info._app, dryrun_info.submission.secrets)
+            return found
+        api = self._api(job.opts.context)
         with Unsent():
             objects = self._objects(api, dryrun_info)
         return self._make(api, dryrun_info, objects)
@@ -242,6 +266,8 @@ class KubernetesScheduler(KubeScheduler):
 
     def check_tasks(self, dryrun_info: AppDryRunInfo[KubernetesJob], tasks: TaskList) -> None:
         job = dryrun_info.request
+        if job.opts.in_:
+            raise NotSupportedError("an Indexed Job does not run within running pods")
         sweeps.check(job, dryrun_info._app, tasks, self._api(job.opts.context).version())
 
     def check_pack(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> None:

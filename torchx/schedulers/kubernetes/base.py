@@ -20,6 +20,7 @@ from torchx.schedulers.kit.metrics import ReplicaMetrics
 from torchx.schedulers.kit.secrets import revealed
 from torchx.schedulers.kit.simulations import Simulation
 from torchx.schedulers.kit.verdict import describe, role_state, state_of
+from torchx.schedulers.kit.views import by_view
 from torchx.schedulers.kubernetes import answers, chains, gang, inside, lifecycle, our_retries, sweeps
 from torchx.schedulers.kubernetes.api import queries
 from torchx.schedulers.kubernetes.api.errors import unless_forbidden
@@ -50,6 +51,8 @@ _Objects = list[Object]
 _Jobs = list[ListAppResponse]
 _Replicas = list[tuple[str, int]]
 
+_SPECIAL_S = 2.0
+"""How often the state of jobs is queried that no watch notices."""
 _PATIENCE_S = 5.0  # after this time, events are queried for why a pod does not start
 
 
@@ -101,7 +104,8 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         return self._apis[context]
 
     def expected_id(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
-        return f"{dryrun_info.request.opts.namespace}:{dryrun_info.request.app_id}"
+        app_id = dryrun_info.request.app_id
+        return app_id if ":" in app_id else f"{dryrun_info.request.opts.namespace}:{app_id}"
 
     def _make(self, api: KubeApi, info: AppDryRunInfo[KubernetesJob], objects: _Objects) -> str:
         """Push the images of a job and create its objects, with its code and secrets. Returns its id."""
@@ -166,6 +170,9 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         """
         ids = list(app_ids)
         described: dict[str, DescribeAppResponse | None] = dict.fromkeys(ids)
+        special = {app_id: view for app_id in ids if (view := self.view_of(app_id)) is not self}
+        described.update({app_id: view.describe(app_id) for app_id, view in special.items()})
+        ids = [app_id for app_id in ids if app_id not in special]
         together: dict[tuple[KubeApi, str], list[str]] = {}
         for app_id in ids:
             together.setdefault((self._api_of(app_id), split_id(app_id)[0]), []).append(app_id)
@@ -183,12 +190,17 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
                     described[app_id] = self._answer(api, app_id, found, why=why) if found is not None else None
         return described
 
+    def view_of(self, app_id: str) -> KubeScheduler:  # noqa: ARG002  # a hook
+        """Return the view of this job; itself, if nothing about the job is special."""
+        return self
+
     def _seen_by_watch(self, app_id: str) -> JobObjects | None:
         """Return a job that has ended and was deleted since, as a watch has last seen it."""
         found = self._found.pop(app_id, None)
         return found if found is not None and found.owners and not found.going() else None
 
     @shortcut
+    @by_view
     def exists(self, app_id: str) -> bool:
         api, namespace, name = self._locate(app_id)
         if self._owners(app_id)[1] is not None or queries.parts_of(api, "Pod", namespace, [name]):
@@ -285,6 +297,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     # -- logs --------------------------------------------------------------------------------------
 
     @shortcut
+    @by_view
     def log_replicas(self, app_id: str) -> _Replicas | None:
         found = self._owners(app_id)[1]
         app = answers.definition(found.owners) if found else None
@@ -299,6 +312,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         facts = answers.facts_of(app_id, JobObjects(self.owners[0], pods=pods))
         return [(replica.role, replica.replica) for replica in facts.replicas()]
 
+    @by_view
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
         refuse_streams(query, "Kubernetes")
         api = self._api_of(app_id)
@@ -330,9 +344,11 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         api, namespace, name = self._locate(app_id)
         return queries.parts_of(api, "Pod", namespace, [name])
 
+    @by_view
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
         return inside.PodProcess(self._api_of(app_id), self._running(app_id, role, k), argv, tty)
 
+    @by_view
     def port_opener(self, app_id: str, role: str, k: int) -> Callable[[int], Duplex] | None:
         """See :class:`torchx.schedulers.kit.abilities.Forwards`."""
         return inside.port_opener(self._api_of(app_id), self._running(app_id, role, k))
@@ -344,6 +360,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
             raise described(self.describe(app_id), app_id, role, k)
         return pods[-1]
 
+    @by_view
     def kept(self, app_id: str, role: str, k: int, cwd: str) -> Sequence[Kept]:  # noqa: ARG002  # the ability's signature
         """See :class:`torchx.schedulers.kit.abilities.KeepsFiles`: what is on claims, of pods that have ended."""
         from torchx.schedulers.kubernetes.claims import kept
@@ -351,6 +368,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         pods = self._look_at_pods(app_id).pods_of(role, k)
         return kept(self._api_of(app_id), pods[-1]) if pods and is_terminal(read_pods(pods)[-1].facts.state) else []
 
+    @by_view
     def metrics(self, app_id: str) -> _Metrics | None:
         """See :class:`torchx.schedulers.kit.abilities.ReportsUsage`."""
         replicas = self.log_replicas(app_id)
@@ -368,6 +386,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         """Return a query that selects at least the pods of a job."""
         return queries.selector([split_id(app_id)[1]])
 
+    @by_view
     def wait_for_end(self, app_id: str, timeout_s: float) -> None:
         """Watch the owners of the job's pods until the job ends or ``timeout_s`` have passed."""
         if app_id not in self._found and self.describe(app_id) is None:
@@ -382,11 +401,20 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         """See :class:`torchx.schedulers.kit.abilities.PushesChanges`: by a watch of jobs, and one of their pods."""
         streams: dict[str, Callable[[], Iterable[str]]] = {}
         for app_id in app_ids:
+            if self.view_of(app_id) is not self:  # no object changes with it
+                most_s = min(most_s, _SPECIAL_S)
+                continue
             namespace, api = split_id(app_id)[0], self._api_of(app_id)
             for kind in (self._likeliest([app_id])[0], "Pod"):
                 streams[f"{kind} {namespace} {id(api)}"] = functools.partial(queries.changes, api, kind, namespace)
-        return self._ear.take(streams, most_s)
+        special = {app_id for app_id in app_ids if self.view_of(app_id) is not self}
+        if not streams:
+            time.sleep(most_s)
+            return special
+        found = self._ear.take(streams, most_s)
+        return None if found is None else found | special
 
+    @by_view
     def simulate(self, app_id: str, fault: str, replica: tuple[str, int]) -> Simulation:
         """See :class:`torchx.schedulers.kit.abilities.Simulates`."""
         roles = list(dict.fromkeys(role for role, _ in self.log_replicas(app_id) or ()))
@@ -395,6 +423,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
     # -- cancellation and deletion -----------------------------------------------------------------
 
+    @by_view
     def _cancel_existing(self, app_id: str) -> None:
         api, found = self._owners(app_id)
         if found is None or not any(map(number_of, found.owners)):
@@ -410,6 +439,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         super().delete(app_id)
         forget(self.backend, app_id)  # also if the job no longer exists in the cluster
 
+    @by_view
     def _delete_existing(self, app_id: str) -> None:
         api, found = self._owners(app_id)
         lifecycle.delete(api, found or JobObjects(self.owners[0]), *split_id(app_id))

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
 from torchx.errors import ConfigError, SpecError
 from torchx.schedulers.api import StructuredOpts
+from torchx.schedulers.kit.allocations import NAMES, renamed, with_fields
 from torchx.schedulers.kubernetes import placement
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, V1BETA1, V1BETA2, VOLCANO, Object
 from torchx.schedulers.kubernetes.overlays import pod_form
 from torchx.schedulers.kubernetes.shipped_code import AUTO, BUCKET, REGISTRY, WAYS, check_bucket
 from torchx.util.records import dataclass
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from torchx.specs.api import CfgVal, runopts
 
 RESERVED_MILLICPU = 100
 RESERVED_MEMMB = 1024
@@ -65,6 +74,9 @@ class KubernetesOpts(StructuredOpts):
     context: str | None = None
     """context of kubeconfig; the current one by default"""
 
+    in_: str | None = None
+    """run at once inside the running pods of a job, such as `utils.session`: its handle"""
+
     image_secret: str | None = None
     """secret in the namespace with the credentials to pull the images"""
 
@@ -105,6 +117,14 @@ class KubernetesOpts(StructuredOpts):
     bucket: str | None = None
     """location in an object store for the workspace, such as `s3://my-bucket/code`"""
 
+    @classmethod
+    def as_runopts(cls) -> runopts:
+        return renamed(super().as_runopts(), NAMES)
+
+    @classmethod
+    def from_cfg(cls, cfg: Mapping[str, CfgVal]) -> Self:
+        return super().from_cfg(with_fields(cfg))
+
     def check(self) -> None:
         """Raise ConfigError for options that are unknown or contradict one another."""
         if self.kind not in KINDS:
@@ -142,7 +162,7 @@ class KubernetesOpts(StructuredOpts):
 
     def is_image(self) -> bool:
         """Whether the workspace is shipped in an image."""
-        return self.code == REGISTRY or (self.code == AUTO and bool(self.image_repo))
+        return not self.in_ and (self.code == REGISTRY or (self.code == AUTO and bool(self.image_repo)))
 
     def is_inline(self) -> bool:
         """Whether the workspace may be shipped in a ConfigMap."""

@@ -11,7 +11,8 @@ from torchx.schedulers.kit.rules import Rule
 _NAMES = ("service_account", "image_secret", "priority_class", "priority_class_name", "queue", "local_queue")
 _NO_NAME = "which is not a name: lower case letters, digits, dashes"
 RULES = (
-    *(*rules.images(), rules.PORTS, *rules.MOUNTS, rules.DEVICES, rules.volumes(rules.SUBDOMAIN, _NO_NAME)),
+    *rules.images(lambda cfg: not cfg.get("in")),  # running pods have theirs
+    *(rules.PORTS, *rules.MOUNTS, rules.DEVICES, rules.volumes(rules.SUBDOMAIN, _NO_NAME)),
     Rule(
         rules.mount_paths,
         rules.text("(?!/dev/shm/*$)[^:]*", 4096),

@@ -11,9 +11,11 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from torchx.errors import ConfigError, NotSupportedError
+from torchx.errors import ConfigError
 from torchx.schedulers.batch.base import BatchScheduler, Known, Site, Submission
 from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder, read_whole
+from torchx.schedulers.kit import allocations
+from torchx.schedulers.kit.allocations import check_wishes, say_unused
 from torchx.schedulers.kit.shell import read_script
 from torchx.schedulers.kit.simulations import cannot
 from torchx.schedulers.kit.views import View
@@ -40,7 +42,6 @@ CURRENT = "current"
 STEP_FILE = "step.sh"
 STOP_FILE = "stop"
 _UNUSED = (*NODE_OPTIONS, "exclusive", "comment", "extra", "licenses", "mail_type", "mail_user", "signal")
-_WISHES = {"retry": "--retry", "after": "--after", "timeout_s": "--timeout", "spares": "--spares"}
 
 
 def suggest(remote: bool) -> None:
@@ -58,13 +59,10 @@ def move_in(request: SlurmBatchRequest, opts: SlurmOpts, wishes: Wishes, run: Ru
         ConfigError: there is no such allocation, or it has too few nodes.
         NotSupportedError: the job needs what only a job of its own has.
     """
-    for wish, option in _WISHES.items():
-        if getattr(wishes, wish):
-            raise NotSupportedError(f"`{option}` is not available within an allocation (`in`)", hint=f"omit `{option}`")
+    check_wishes(wishes, "an allocation")
     job_id, nodes, count = _allocation(str(opts.in_), run)
     request.inside = (job_id, nodes)
-    if unused := [name for name in _UNUSED if getattr(opts, name)]:
-        logger("torchx").warning("in=%s: not used: %s", opts.in_, ", ".join(f"`{name}`" for name in unused))
+    say_unused(opts, _UNUSED)
     together = opts.replicas_per_node
     for replica in request.replicas.values():
         replica.sbatch_opts = {"ntasks-per-node": str(together)}
@@ -187,4 +185,4 @@ def _record(app_id: str, events: JobEvents, alive: bool, held: Mapping[str, list
 def refuse_export(request: SlurmBatchRequest) -> None:
     """Raise NotSupportedError if the job is a step of an allocation."""
     if request.inside[0]:
-        raise NotSupportedError("a job within an allocation (`in`) cannot be exported", hint="omit `in`")
+        allocations.refuse_export("an allocation")

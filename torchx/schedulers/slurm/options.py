@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchx.errors import ConfigError
 from torchx.schedulers.api import StructuredOpts
+from torchx.schedulers.kit.allocations import NAMES, renamed, with_fields
 from torchx.specs.api import CfgVal, Resource, Role, runopts
 from torchx.specs.gpu_types import native
 from torchx.util.records import dataclass
@@ -20,7 +21,7 @@ Options = dict[str, str | None]
 _COUNT = re.compile(r"([0-9]+)([kmgtp]?)", re.IGNORECASE)  # in generic resources
 
 # Names of fields have no dashes and are no words of Python; the names of these options are.
-_DASHED = {"mail_type": "mail-type", "mail_user": "mail-user", "in_": "in"}
+_NAMES = {"mail_type": "mail-type", "mail_user": "mail-user", **NAMES}
 
 NODE_OPTIONS = ("account", "constraint", "exclude", "nodelist", "partition", "qos", "reservation", "time")
 """Run options that say which nodes a job gets, by the names that ``sbatch`` has for them."""
@@ -120,20 +121,11 @@ class SlurmOpts(StructuredOpts):
 
     @classmethod
     def as_runopts(cls) -> runopts:
-        opts = runopts()
-        for name, opt in super().as_runopts():
-            opts.add(
-                _DASHED.get(name, name),
-                type_=opt.opt_type,
-                help=lambda opt=opt: opt.help,  # type: ignore[misc]  # bound at once
-                default=opt.default,
-                required=opt.is_required,
-            )
-        return opts
+        return renamed(super().as_runopts(), _NAMES)
 
     @classmethod
     def from_cfg(cls, cfg: Mapping[str, CfgVal]) -> Self:
-        return super().from_cfg({**cfg, "in_": cfg["in"]} if "in" in cfg else cfg)
+        return super().from_cfg(with_fields(cfg))
 
     def check(self) -> None:
         """Raise ConfigError for values that Slurm would reject later, or accept although they break the job."""
