@@ -52,9 +52,10 @@ def has_order(app: AppDef) -> bool:
     for role in app.roles:
         if role.after or role.ready or role.ends_job or role.restarts_after:
             return True
-        texts = (role.entrypoint, *role.args, *role.env.values())
-        more = repr((role.metadata, [vars(mount) for mount in role.mounts])) if role.metadata or role.mounts else ""
-        if (MARK in more or any(MARK in text for text in texts)) and next(macros_in(role), None) is not None:
+        texts = "".join((role.entrypoint, *role.args, *role.env.values()))
+        if role.metadata or role.mounts:
+            texts += repr((role.metadata, [vars(mount) for mount in role.mounts]))
+        if MARK in texts and next(macros_in(role), None) is not None:
             return True
     return False
 

@@ -90,7 +90,7 @@ def test_tasks_that_share_a_pod(jobs: Jobs, gate: Gate, eventually: Callable[...
     scheduler.cancel_task(app_id, 5)
     gate.open("go")
     eventually(lambda: states()[4] == "RUNNING")
-    with scheduler.enter(app_id, "main", 4, ["sh", "-c", "echo $TORCHX_ELEMENT"]) as process:
+    with scheduler.enter(app_id, "main", 4, ["sh", "-c", "echo $torchx_element"]) as process:
         assert process.read() == (1, b"1\n")
     scheduler.cancel_task(app_id, 4)
     eventually(lambda: states()[3:] == ["SUCCEEDED", "CANCELLED", "CANCELLED", "SUCCEEDED"])

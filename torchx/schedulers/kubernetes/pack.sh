@@ -3,7 +3,7 @@
 # (its number within the pod), `torchx_pack` (tasks in a pod) and `torchx_tasks` (of the sweep), and defines `torchx_task`.
 # The containers share the folder /torchx-pack, with the files `pid.TASK`, `skipped.TASK` (written by a cancellation) and `failed`.
 # shellcheck disable=SC2154
-export TORCHX_REPLICA_ID=$((TORCHX_ELEMENT * torchx_pack + torchx_at)); unset TORCHX_ELEMENT
+export TORCHX_REPLICA_ID=$((torchx_element * torchx_pack + torchx_at)); unset torchx_element
 torchx_end() { # exit code of the task: the first line of the container's message. The container succeeds, so that the next one starts.
   torchx_said=$(head -c 3000 /dev/termination-log 2>/dev/null)
   printf 'torchx: exit code %s\n%s' "$1" "$torchx_said" >/dev/termination-log

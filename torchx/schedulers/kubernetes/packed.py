@@ -24,7 +24,7 @@ MAX_PACK = 100
 """The statuses of a pod's containers share 12 KiB for their messages."""
 _FOLDER = "/torchx-pack"
 _VOLUME = "torchx-pack"
-_ENV_ELEMENT = "TORCHX_ELEMENT"
+_ENV_ELEMENT = "torchx_element"
 _ONLY_MAIN = ("livenessProbe", "readinessProbe", "startupProbe", "lifecycle")  # init containers have none
 _REPLICA = re.compile(r"(?<!\$)((?:\$\$)*)\$\(" + ENV_REPLICA_ID + r"\)")
 _END = re.compile(r"torchx: exit code (\d+)\n?")
