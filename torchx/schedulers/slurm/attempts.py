@@ -40,7 +40,7 @@ def policy(app: AppDef, caps: Capabilities, requeue: str = "auto") -> RetryRules
     rules = Wishes.of(app).retry
     if requeue == "no" and rules is not None and rules.total:
         raise SpecError(
-            f"`--total {rules.total}` needs `requeue`: each piece is the same job, which Slurm puts back into its queue",
+            f"`--total {rules.total}` needs `requeue`: a piece is the same job, which Slurm puts back into its queue",
             hint="omit `requeue=no`",
         )
     # Each component of a heterogeneous job requests memory of its own.
