@@ -220,7 +220,7 @@ class KubernetesScheduler(KubeScheduler):
         if app is not None and kind == JOB:
             objects = gang.grouped(api, objects, app, job.opts, version)
         if names.LABEL_ATTEMPT in objects[-1]["metadata"]["labels"]:
-            logger("torchx.schedulers").info(
+            logger("torchx.schedulers").warning(
                 "after a failure, the next torchx command that reads its state (status, wait, ...) starts the job again"
             )
         if job.opts.claims and objects[0]["kind"] not in ("Service", "Job"):
@@ -228,7 +228,7 @@ class KubernetesScheduler(KubeScheduler):
         if job.kind == KUBEFLOW:
             objects = [trainjob.fitted(api, objects[0]), *objects[1:]]
             if said := trainjob.restarts(api, objects[0]):
-                logger("torchx.schedulers").info("%s", said)
+                logger("torchx.schedulers").warning("%s", said)
         return objects
 
     def nodes(self, cfg: Mapping[str, CfgVal], need: Resource | None, count: int) -> Sequence[Pool]:  # noqa: ARG002

@@ -76,7 +76,7 @@ def test_what_is_refused(system, text, what, works):
 def test_what_is_left_out_is_said(policy, said, caplog):
     """Of `standard`; what is written out is kept or refused."""
     app = AppDef("a", metadata={RETRY: policy})
-    with caplog.at_level("INFO", logger="torchx.schedulers"):
+    with caplog.at_level("WARNING", logger="torchx.schedulers"):
         QUEUE.policy(app, Capabilities(retry_actions=("retry",)))
     assert [record.getMessage() for record in caplog.records] == said
 

@@ -67,7 +67,7 @@ class NativeSystem:
         kept = self.keep(rules)
         left = [rule.kind for rule in rules.rules if rule.times and rule.kind not in kept.retried]
         if left:
-            logger("torchx.schedulers").info("the retry policy: `%s` does not retry %s", self.name, ", ".join(left))
+            logger("torchx.schedulers").warning("the retry policy: `%s` does not retry %s", self.name, ", ".join(left))
         return kept
 
     def keep(self, rules: RetryRules) -> NativeRetries:

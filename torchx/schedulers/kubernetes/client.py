@@ -16,7 +16,14 @@ from urllib.parse import quote, urlencode
 
 from torchx.errors import BackendError, NotFoundError, TransientError
 from torchx.schedulers.kubernetes.api.credentials import connect
-from torchx.schedulers.kubernetes.api.errors import CONFLICT, ApiError, BusyError, refusal, unless_forbidden
+from torchx.schedulers.kubernetes.api.errors import (
+    CONFLICT,
+    ApiError,
+    BusyError,
+    MissingError,
+    refusal,
+    unless_forbidden,
+)
 from torchx.schedulers.kubernetes.names import Object
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
@@ -173,7 +180,7 @@ class KubeApi:
 
         Raises:
             ApiError: the server rejects the object, or its name is taken.
-            BackendError: the namespace or the kind does not exist in the cluster.
+            MissingError: the namespace or the kind does not exist in the cluster.
         """
         kind, metadata = kind_of(item), item["metadata"]
         namespace = metadata["namespace"]
@@ -184,11 +191,11 @@ class KubeApi:
             return self._json("POST", path_of(kind, namespace), query, item)
         except NotFoundError as e:
             if "namespaces" in str(e).partition(": ")[2]:
-                raise BackendError(
+                raise MissingError(
                     f"there is no namespace `{namespace}`", hint=f"kubectl create namespace {namespace}"
                 ) from None
             said = f"the cluster has no `{item['kind']}` of `{item['apiVersion']}`"
-            raise BackendError(said, hint="is its operator installed? `-cfg kind=job` does not need one") from None
+            raise MissingError(said, hint="is its operator installed? `-cfg kind=job` does not need one") from None
         except ApiError as e:
             if dry_run and "does not support dry run" in str(e):  # an admission webhook that prevents the check
                 return item

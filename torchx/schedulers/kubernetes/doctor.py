@@ -10,7 +10,7 @@ from typing import Any
 from torchx.errors import BackendError, NotFoundError, ParseError
 from torchx.schedulers.kit.findings import GOOD, LIMIT_S, Check, Finding, bad, doubt, once, silent
 from torchx.schedulers.kit.findings.images import image_checks
-from torchx.schedulers.kubernetes.api.errors import FORBIDDEN, ApiError, unless_forbidden
+from torchx.schedulers.kubernetes.api.errors import FORBIDDEN, ApiError, MissingError, unless_forbidden
 from torchx.schedulers.kubernetes.client import KubeApi, group_of
 from torchx.schedulers.kubernetes.names import JOB, LABEL_ROLE_INDEX, OWNERS, Object, labels_of
 from torchx.specs.api import AppDryRunInfo, Role
@@ -22,7 +22,6 @@ _TRANSIENT = re.compile(
     r"exceeded quota|time(d )?out|connection refused|failed calling webhook|invalid JSON", re.IGNORECASE
 )
 _QUOTA = re.compile(r"exceeded quota: .*?requested: (\S+), used: \S+, limited: (\S+)")
-_NOT_THERE = ("there is no namespace", "the cluster has no")
 _AUTOSCALERS = {"karpenter.sh", "autoscaling.x-k8s.io", "cluster.x-k8s.io"}
 _UNSEEN = "not checked: you may not read it"
 _GRANT = "an administrator can grant it: `torchx runopts kubernetes --rbac`"
@@ -193,10 +192,8 @@ def of_small_job(api: KubeApi, objects: Callable[[], list[Object]]) -> Check:
     def ask() -> str | Finding | list[Finding]:
         try:
             return _admission(api, objects)
-        except BackendError as e:
-            if str(e).startswith(_NOT_THERE):  # other checks say so
-                return []
-            raise
+        except MissingError:  # other checks say so
+            return []
 
     return Check("small job", ask, certain=(BackendError,))
 

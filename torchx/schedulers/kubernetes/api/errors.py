@@ -17,6 +17,10 @@ CONFLICT = 409
 _PASSING = frozenset((429, 500, 502, 503, 504))
 
 
+class MissingError(BackendError):
+    """The namespace or the kind of an object does not exist in the cluster."""
+
+
 class ApiError(BackendError):
     """The API server rejected a request with an HTTP status; ``retry_after`` is the header of this name."""
 
