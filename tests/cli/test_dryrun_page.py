@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,19 @@ def test_what_was_left_out_is_said_to_people(torchx: Call, project: Path, monkey
     assert " default options, " in said
     assert "lines of script common to all jobs\n" in said
     assert "hidden" not in torchx("run", "--dryrun", "--full", *SLURM).err
+
+
+def test_packed_programs_are_shortened(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only for people: a request with `--full`, or as JSON, has them whole."""
+    monkeypatch.setattr("torchx.cli.spec_page.is_tty", lambda stream: True)
+    words = ["run", "--dryrun", "-s", "slurm", "--check-nodes", "--stage", "/etc/hostname=/tmp/x"]
+    page = torchx(*words, "utils.echo")
+    assert re.search(r"b64decode\(.*[A-Za-z0-9+/]{8}\.\.\. \([0-9],[0-9]{3} characters\)", page.out)
+    assert "packed programs" in page.err and max(map(len, page.out.splitlines())) < 700
+    packed = r"[A-Za-z0-9+/]{1000,}"
+    assert not re.search(packed, page.out)
+    assert re.search(packed, torchx(*words, "--full", "utils.echo").out)
+    assert re.search(packed, json.loads(torchx(*words, "--json", "utils.echo").out)["request"])
 
 
 @pytest.mark.parametrize(

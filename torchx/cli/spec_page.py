@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -19,6 +20,7 @@ from torchx.util.term import has_color, is_tty, printable
 _SECTION = "\n# -- "  # begins a section in the scripts of backends; only the text before the first one is job-specific
 # Shorter values are likely to occur elsewhere in the text.
 _LEAST_SECRET = 4
+_PACKED = re.compile(r"[A-Za-z0-9+/]{400,}={0,2}")  # base64
 
 
 def show_dryrun(info: AppDryRunInfo[Any], *, as_json: bool, full: bool = False, manifest: bool = False) -> None:
@@ -49,6 +51,8 @@ def show_dryrun(info: AppDryRunInfo[Any], *, as_json: bool, full: bool = False, 
         count = len(cfg) - len(chosen)
         more = [f"{count} default options"] * (count > 0)
         more += [f"{left_out} lines of script common to all jobs"] * (left_out > 0)
+        request, packed = _PACKED.subn(lambda word: f"{word[0][:8]}... ({len(word[0]):,} characters)", request)
+        more += ["packed programs"] * (packed > 0)
     parts.append(f"{bold(f'request to {scheduler}', color=color)}\n{_indent(request.strip())}")
     print("\n\n".join(parts))
     if not full and more and is_tty(sys.stderr):
