@@ -14,6 +14,7 @@ import pytest
 from torchx.runner import Runner, get_runner
 from torchx.specs import AppDef, AppState, AppStatus, Ready, RetryPolicy, Role, is_terminal
 from torchx.specs.failures import parse_failure
+from torchx.util.records import replace
 
 PATIENCE_S = 240.0
 
@@ -177,6 +178,7 @@ class OrderGround(NamedTuple):
         role: a role that runs ``sh -c SCRIPT``, by name and script.
         first: returns, for a new job, two conditions of ``sh``: the first is true when it is asked first, and the
             second from the second time on; None: such cases are skipped.
+        file: roles are ready when this file is there, since the backend does not see their output.
         left: what still runs of a job; empty: nothing.
     """
 
@@ -186,6 +188,7 @@ class OrderGround(NamedTuple):
     left: Callable[[str], object]
     cfg: Mapping[str, Any] = {}
     first: Callable[[], tuple[str, str]] | None = None
+    file: str = ""
 
     def submit(self, case: Case) -> str:
         roles = []
@@ -193,9 +196,12 @@ class OrderGround(NamedTuple):
         for name, script, fields in case.roles:
             if self.first is None and "FIRST" in script:
                 pytest.skip("nothing of an attempt is left for the next one")
-            role = self.role(name, script.replace("FIRST", first).replace("SECOND", second))
+            up = f"{UP}; touch {self.file}" if self.file else UP
+            role = self.role(name, script.replace("FIRST", first).replace("SECOND", second).replace(UP, up))
             for field, value in fields.items():
                 setattr(role, field, Ready(log="it is up") if field == "ready" and value == UP else value)
+            if self.file and role.ready:
+                role.ready = replace(role.ready, log="", file=self.file)
             roles.append(role)
         return self.runner.run(AppDef(f"order-{next(_numbers)}", roles), self.scheduler, cfg=dict(self.cfg))
 
@@ -257,7 +263,8 @@ class OrderContract:
         cause = parse_failure(status.structured_error_msg)
         assert status.state.name in case.state.split(), status
         assert states == case.replicas or not case.replicas, status
-        assert re.match(case.says, status.msg), status
+        says = case.says.replace("log `it is up`", f"file `{ground.file}`") if ground.file else case.says
+        assert re.match(says, status.msg), status
         assert (cause.kind if cause else "") == case.kind, status
         assert case.again == max(status.num_restarts, 0) or status.num_restarts < 0
         deadline = time.monotonic() + PATIENCE_S

@@ -40,12 +40,14 @@ from torchx.schedulers.kubernetes.options import KubernetesOpts
 from torchx.schedulers.kubernetes.owners import is_sweep
 from torchx.schedulers.kubernetes.packed import unpacked
 from torchx.schedulers.kubernetes.pods.facts import read_pods
+from torchx.schedulers.kubernetes.pods.order import PROBES
 from torchx.schedulers.kubernetes.pods.specs import NEWEST
 from torchx.schedulers.kubernetes.request import KubernetesJob
 from torchx.schedulers.kubernetes.shipped_code import AUTO, BUCKET, BucketCode, Code, TooLargeError, pack, plan
 from torchx.settings import ENV_WORKSPACE_HASH
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Resource, Role, Workspace, runopts
 from torchx.specs.images import set_workspace_hash
+from torchx.specs.ready import has_order
 from torchx.specs.tasks import TaskList
 from torchx.specs.wishes import Wishes
 from torchx.util.notices import logger
@@ -81,7 +83,7 @@ class KubernetesScheduler(KubeScheduler):
     """
 
     owners = (JOB, JOBSET, VOLCANO, KUBEFLOW, PYTORCH)
-    capabilities = replace(CAPABILITIES, retry_actions=("retry", "avoid", "mem"))
+    capabilities = replace(CAPABILITIES, retry_actions=("retry", "avoid", "mem"), order=PROBES)
 
     def __init__(self, session_name: str, client: Any | None = None, docker_client: Any | None = None) -> None:
         super().__init__("kubernetes", session_name, client, docker_client)
@@ -225,6 +227,8 @@ class KubernetesScheduler(KubeScheduler):
             )
         if job.opts.claims and objects[0]["kind"] not in ("Service", "Job"):
             kinds.check_claims(api, objects[0])
+        if kind == JOBSET and app is not None and has_order(app):
+            objects = [kinds.without_depends_on(api, objects[0]), *objects[1:]]
         if job.kind == KUBEFLOW:
             objects = [trainjob.fitted(api, objects[0]), *objects[1:]]
             if said := trainjob.restarts(api, objects[0]):

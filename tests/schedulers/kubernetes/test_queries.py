@@ -304,7 +304,7 @@ def part(name: str, kind: str = "ConfigMap") -> dict[str, Any]:
 
 def created(mutual: bool) -> tuple[Cluster, dict[str, Any]]:
     cluster = Cluster()
-    parts = [part("c"), part("s", "Secret"), part("v", "Service")]
+    parts = [part("c"), part("s", "Secret"), part("w", "Service"), part("v", "Pod")]
     lifecycle.create_all(KubeApi(cluster), [job("j"), *parts], mutual=mutual)
     return cluster, {
         item["metadata"]["name"]: item["metadata"].get("ownerReferences") for item in cluster.objects.values()
@@ -315,16 +315,16 @@ def test_the_first_object_owns_the_others() -> None:
     """If it is to go with the last of them, they own it as well: those that a TTL deletes."""
     _, owners = created(mutual=False)
     mine = [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "uid-0"}]
-    assert owners == {"j": None, "c": mine, "s": mine, "v": mine}
+    assert owners == {"j": None, **dict.fromkeys("cswv", mine)}
     cluster, owners = created(mutual=True)
-    assert owners["j"] == [{"apiVersion": "v1", "kind": "Service", "name": "v", "uid": "uid-3"}]
+    assert owners["j"] == [{"apiVersion": "v1", "kind": "Pod", "name": "v", "uid": "uid-4"}]
     assert sum(method == "PATCH" for method, _, _ in cluster.calls) == 1
     cluster = Cluster()
     lifecycle.create_all(KubeApi(cluster), [job("j"), part("c")], mutual=True)
     assert all(method != "PATCH" for method, _, _ in cluster.calls)
 
 
-@pytest.mark.parametrize("at", ["jobs", "configmaps", "services", "PATCH"])
+@pytest.mark.parametrize("at", ["jobs", "configmaps", "pods", "PATCH"])
 @pytest.mark.parametrize(
     "error", [KeyboardInterrupt(), TransientError("lost"), BackendError("no")], ids=["ctrl-c", "lost", "refused"]
 )
@@ -349,7 +349,7 @@ def test_a_creation_that_fails_leaves_nothing(at: str, error: BaseException) -> 
     api.create, api.patch = create, patch
     api.delete = lambda path, **more: deleted.append(path) or real["delete"](path, **more)
     with pytest.raises(type(error)):
-        lifecycle.create_all(api, [job("j"), part("c"), part("v", "Service")], mutual=True)
+        lifecycle.create_all(api, [job("j"), part("c"), part("v", "Pod")], mutual=True)
     refused_at_once = at == "jobs" and type(error) is BackendError
     assert deleted == ([] if refused_at_once else ["/apis/batch/v1/namespaces/n/jobs/j"])
     assert cluster.objects == {} or refused_at_once

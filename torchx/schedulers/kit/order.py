@@ -19,7 +19,7 @@ _BEGUN = (AppState.RUNNING, AppState.SUCCEEDED)
 
 def with_order(facts: JobFacts) -> JobFacts:
     """Return the facts with the reason why roles wait for others, by the definition of the job."""
-    orders = _orders(facts)
+    orders = orders_of(facts)
     if not orders or facts.state in _WAITING:  # the whole job waits, for another reason
         return facts
     found = {role.name: role for role in facts.roles}
@@ -32,7 +32,8 @@ def with_order(facts: JobFacts) -> JobFacts:
     return replace(facts, roles=roles)
 
 
-def _orders(facts: JobFacts) -> dict[str, RoleOrder]:
+def orders_of(facts: JobFacts) -> dict[str, RoleOrder]:
+    """Return the order of each role, by the definition of the job; empty if it has none."""
     from torchx.errors import SpecError
     from torchx.specs.api import AppDef
 

@@ -39,6 +39,7 @@ _NAMED = 3
 _SIGNALS = 128
 _STARTED = frozenset((AppState.RUNNING, AppState.SUCCEEDED))
 _LOST = frozenset((AppState.FAILED, AppState.CANCELLED))
+_ENDED = frozenset((AppState.FAILED, AppState.SUCCEEDED))
 _BY_WEIGHT = (AppState.RUNNING, AppState.UNKNOWN, AppState.PENDING, AppState.SUBMITTED, AppState.UNSUBMITTED)
 """The first of these states that occurs decides."""
 
@@ -119,9 +120,9 @@ def _folded(facts: JobFacts) -> AppState:
 
 
 def _fold_roles(facts: JobFacts, *, at_its_end: bool = False) -> AppState:
-    """Return the state of the roles together: that of a role which ends the job, once it has ended."""
+    """Return the state of the roles together: that of a role which ends the job, once it has ended by itself."""
     states = [role_state(role, at_its_end=at_its_end) for role in facts.roles]
-    ended = [s for role, s in zip(facts.roles, states, strict=True) if role.ends_job and is_terminal(s)]
+    ended = [s for role, s in zip(facts.roles, states, strict=True) if role.ends_job and s in _ENDED]
     return ended[0] if ended else fold(states)
 
 

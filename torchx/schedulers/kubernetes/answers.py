@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from torchx.errors import SpecError
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kubernetes import names, reasons
+from torchx.schedulers.kubernetes.in_order import in_order
 from torchx.schedulers.kubernetes.job_retries import attempts_of, recorded
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, VOLCANO, Object
 from torchx.schedulers.kubernetes.owners import JobObjects, Owner, number_of
@@ -28,12 +29,13 @@ def facts_of(
     missing: str = "",
     begun: bool = False,
     ended: Callable[[str], AppState | None] = lambda name: None,  # noqa: ARG005
+    left: Callable[[Pod], tuple[str, str]] = lambda pod: ("", pod.left),
 ) -> JobFacts:
     """State, replicas and definition of a job.
 
     ``pods`` are those of ``found``, if they are parsed already; ``missing`` is why pods are not created, if known;
     ``begun``: it had pods, which the owners may not say.
-    ``ended`` returns the final state of a deleted Job by its name; None if unknown.
+    ``ended`` returns the final state of a deleted Job by its name; None if unknown. ``left``: see :func:`in_order`.
     """
     found = found.newest()
     app = definition(found.owners)
@@ -61,7 +63,7 @@ def facts_of(
         attempts = attempts_of(app, found.pods, over=all(owner.over for owner in owners))
     whole = next((owner for owner in owners if owner.role_index is None), None)
     created = [unix_time((item.get("metadata") or {}).get("creationTimestamp")) for item in found.owners]
-    return JobFacts(
+    facts = JobFacts(
         app_id=app_id,
         roles=roles,
         state=whole.state if whole else None,
@@ -79,6 +81,7 @@ def facts_of(
         definition=list(app.roles) if app else [],
         metadata=dict(app.metadata) if app else {},
     )
+    return in_order(facts, pods, left)
 
 
 def _removed(

@@ -25,7 +25,8 @@ from torchx.schedulers.kubernetes import answers, chains, gang, inside, lifecycl
 from torchx.schedulers.kubernetes.api import queries
 from torchx.schedulers.kubernetes.api.errors import unless_forbidden
 from torchx.schedulers.kubernetes.client import KubeApi
-from torchx.schedulers.kubernetes.logs import EvidenceReader, JobPoller, ReplicaLog, Snapshot
+from torchx.schedulers.kubernetes.in_order import is_decided
+from torchx.schedulers.kubernetes.logs import EvidenceReader, JobPoller, ReplicaLog, Snapshot, what_it_left
 from torchx.schedulers.kubernetes.metrics import read as read_metrics
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, LABEL_APP_NAME, Object, labels_of
 from torchx.schedulers.kubernetes.overlays import NAMESPACE, pod_overlay, without_tuples
@@ -228,6 +229,8 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
                 fresh = self._find(app_id, [JOB])
                 return self._answer(api, app_id, fresh) if fresh is not None else None
             facts = facts if attempt is None else replace(facts, attempts=[*facts.attempts, attempt])
+        if is_decided(facts):
+            lifecycle.stop(api, last)
         attempts = sorted([*evictions(queued or ()), *facts.attempts], key=lambda attempt: attempt.ended)
         answer = describe(replace(facts, attempts=attempts), look)
         if is_terminal(answer.state):
@@ -267,7 +270,9 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         if why and found.kind == JOB and any(pod.facts.state is AppState.PENDING for pod in pods):
             pods = _waiting(pods, gang.why_it_waits(api, namespace, found.owners))
         ended = functools.partial(events.how_it_ended, api, namespace)
-        return answers.facts_of(app_id, found, pods, missing=missing, begun=bool(evictions(queued or ())), ended=ended)
+        left = functools.partial(what_it_left, api, namespace)
+        begun = bool(evictions(queued or ()))
+        return answers.facts_of(app_id, found, pods, missing=missing, begun=begun, ended=ended, left=left)
 
     def _state(self, api: KubeApi, app_id: str, found: JobObjects) -> AppState:
         """Return the state of a job as in :meth:`describe`, without querying reasons."""

@@ -32,7 +32,7 @@ def create_all(api: KubeApi, objects: list[Object], *, mutual: bool = False) -> 
         for item in others:
             child = {**item, "metadata": {**item["metadata"], "ownerReferences": [_reference(owner, made)]}}
             reference = _reference(item, api.create(child))
-            if item["kind"] not in ("Secret", "ConfigMap", "PodGroup"):  # no TTL deletes them
+            if item["kind"] not in ("Secret", "ConfigMap", "PodGroup", "Service"):  # no TTL deletes them
                 references.append(reference)
         if mutual and references:
             api.patch(path_to(kind_of(owner), owner), {"metadata": {"ownerReferences": references}})
@@ -97,11 +97,18 @@ def stop_the_others(api: KubeApi, found: JobObjects) -> None:
 
     Processes that wait for the job call this. Errors, such as missing rights, are ignored.
     """
-    if found.kind != JOB or not found.failed:
-        return
+    if found.kind == JOB and found.failed:
+        stop(api, found)
+
+
+def stop(api: KubeApi, found: JobObjects) -> None:
+    """End what is left of a job, which no user has cancelled. Errors are ignored: the next process tries again."""
     for item in found.going():
         try:
-            _suspend(api, JOB, path_to("Job", item), names.ANNOTATION_STOPPED)
+            if found.kind == VOLCANO:
+                api.create(_abort_command(item))
+            else:
+                _suspend(api, found.kind, path_to(OWNERS[found.kind], item), names.ANNOTATION_STOPPED)
         except TorchXError:
             return
 

@@ -18,8 +18,9 @@ from torchx.schedulers.kit.failures.reader import Evidence
 from torchx.schedulers.kit.follow import Lines
 from torchx.schedulers.kit.logs import LogQuery, not_started_again
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
-from torchx.schedulers.kubernetes.names import LABEL_ROLE_NAME, Object, labels_of, role_label
+from torchx.schedulers.kubernetes.names import LABEL_ROLE_NAME, WAITER, Object, labels_of, role_label
 from torchx.schedulers.kubernetes.pods.container_logs import ContainerLog
+from torchx.schedulers.kubernetes.pods.events import last_probe
 from torchx.schedulers.kubernetes.pods.facts import Pod, by_age, main_container, read_pod, replica_of
 from torchx.schedulers.kubernetes.pods.kept_logs import KeptLog, gone
 from torchx.specs.api import is_terminal
@@ -191,7 +192,8 @@ class PodLog:
             return
         status = pod.get("status") or {}
         own = main_container(status.get("containerStatuses") or []).get("name")
-        containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+        before = [c for c in status.get("initContainerStatuses") or () if c.get("name") != WAITER]  # it says nothing
+        containers = [*before, *(status.get("containerStatuses") or ())]
         over = is_terminal(read_pod(pod).facts.state)
         if len(containers) == 1:
             log = self._log(pod, containers[0], "")
@@ -245,3 +247,13 @@ class EvidenceReader:
         except TorchXError:  # for example, its node is gone, or we may not read logs
             return ""
         return text[-_TAIL_BYTES:]
+
+
+def what_it_left(api: KubeApi, namespace: str, pod: Pod) -> tuple[str, str]:
+    """Return what the last startup probe of a pod saw, and the end of its log; empty if unknown."""
+    query = {"container": pod.container, "tailLines": 1, "limitBytes": _TAIL_BYTES}
+    try:
+        said = pod.left or api.text(f"{path_of('Pod', namespace, pod.name)}/log", query)
+    except TorchXError:
+        said = ""
+    return last_probe(api, namespace, pod.name), said

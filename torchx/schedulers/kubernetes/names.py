@@ -28,6 +28,9 @@ OWNERS = {
 }
 """Kind of a job -> kind of the owner of its pods, a key of :data:`torchx.schedulers.kubernetes.client.PLURALS`."""
 
+HOSTS = {JOB: "{role}-{k}", JOBSET: "{role}-0-{k}", VOLCANO: "{role}-{k}-0"}
+"""Kind of a job -> host name of a replica, after the job's name and a dash. JobSet and Volcano number Jobs and pods."""
+
 FAILURE_POLICY_SINCE = (1, 26)
 PER_INDEX_SINCE = (1, 29)
 
@@ -80,10 +83,21 @@ DELETION_GRACE = "workload.codeflare.dev.appwrapper/deletionOnFailureGracePeriod
 
 MAIN_CONTAINER = "main"
 """Name of the container that runs the role."""
+WAITER = "wait"
+"""Name of the init container that waits for other roles."""
 PYTORCH_CONTAINER = "pytorch"
 """The name that Training Operator requires for it."""
 NODE = "node"
 """Trainer's name of the replicated job that trains, and of its container."""
+
+
+def host(kind: str, app_id: str, role: str, k: int | str) -> str:
+    """Return the name by which other pods reach a replica, in the network of the job.
+
+    >>> host(JOBSET, "train-x1", "server", 2)
+    'train-x1-server-0-2.train-x1'
+    """
+    return f"{app_id}-{HOSTS[kind].format(role=role, k=k)}.{app_id}"
 
 
 def label_value(text: str) -> str:

@@ -46,10 +46,10 @@ class JobObjects:
 
     def needs_pods(self) -> bool:
         """Whether the owners alone do not determine the state."""
-        owners = self.read()
+        owners, in_order = self.read(), _mentions(self.owners, r'"after": \["')
         if all(owner.state is AppState.PENDING for owner in owners):  # such as Jobs that wait in a queue
-            return False
-        aborted = self.kind == VOLCANO and any(owner.aborted for owner in owners)
+            return self.kind == VOLCANO and in_order  # it counts pods that wait for others as pending
+        aborted = (self.kind == VOLCANO or in_order) and any(owner.aborted for owner in owners)
         return aborted or is_elastic(self.owners) or not all(owner.over for owner in owners)
 
     def going(self) -> list[Object]:
@@ -282,8 +282,13 @@ def _appwrapper_retries(wrapper: Object) -> int:
 
 def is_elastic(owners: Iterable[Object]) -> bool:
     """Whether a role has ``min_replicas``. Does not parse the whole definition."""
+    return _mentions(owners, r'"min_replicas": \d')
+
+
+def _mentions(owners: Iterable[Object], pattern: str) -> bool:
+    """Whether the definition of a job, as text, contains a pattern."""
     texts = (str(names.annotations_of(item).get(names.ANNOTATION_APP)) for item in owners)
-    return any(re.search(r'"min_replicas": \d', text) for text in texts)
+    return any(re.search(pattern, text) for text in texts)
 
 
 def _index(text: object) -> int | None:

@@ -17,10 +17,12 @@ from torchx.schedulers.kubernetes.names import JOB, LABEL_ROLE_INDEX, Object
 from torchx.schedulers.kubernetes.options import KubernetesOpts, read_overlay
 from torchx.schedulers.kubernetes.overlays import apply_overlay, pod_overlay
 from torchx.schedulers.kubernetes.pods import specs
+from torchx.schedulers.kubernetes.pods.facts import main_container
 from torchx.schedulers.kubernetes.pods.specs import JobRules, render_pod
 from torchx.settings import ENV_JOB_ID, ENV_REPLICA_ID, ENV_ROLE_NAME
 from torchx.specs import serialize
 from torchx.specs.api import AppDef, Role, macros
+from torchx.specs.ready import MARK
 from torchx.specs.secret import Secret
 from torchx.specs.wishes import Wishes
 from torchx.util.records import dataclass, field
@@ -89,6 +91,12 @@ def secret_of(app: AppDef, app_id: str, *, namespace: str, session: str) -> Obje
     values = macros.Values(img_root="", app_id=app_id, replica_id="", rank0_env=specs.ENV_RANK0_HOST)
     for i, role in enumerate(app.roles):  # the same variable may have different values in two roles
         env = values.apply(role).env
+        for name in _secret_names(role):
+            if MARK in env[name]:
+                raise SpecError(
+                    f"variable `{name}` of role `{role.name}` is secret, and contains the address of a role",
+                    hint="give the address in a variable of its own",
+                )
         data.update({f"{i}.{name}": env[name] for name in _secret_names(role)})
     rules = JobRules(KubernetesOpts(namespace=namespace), session=session, submission=app_id)
     metadata = metadata_of_app(app, app_id, rules)
@@ -205,7 +213,11 @@ def template_of(
     replica's number.
     """
     values = macros.Values(img_root="", app_id=app_id, replica_id=replica_id, rank0_env=specs.ENV_RANK0_HOST)
+    order = rules.order
+    if order:
+        values.addresses = order.macros(role, replica_id)
     env: dict[str, Any] = {
+        **(order.environment() if order else {}),
         specs.ENV_RANK0_HOST: rank0,
         specs.ENV_ERROR_FILE: "/dev/termination-log",  # Kubernetes copies it into the pod's status
         ENV_REPLICA_ID: replica_id,
@@ -222,6 +234,8 @@ def template_of(
     template = render_pod(role, rules, labels=labels, env=env, secret=secret)
     if rules.timeout_s:
         template["spec"]["activeDeadlineSeconds"] = rules.timeout_s
+    if order:
+        order.add_to(template["spec"], main_container(template["spec"]["containers"]), role)
     code = rules.codes.get(int(index))
     if code is not None:
         shipped_code.mount(template["spec"], code, shipped_code.names_of(app_id, rules.codes)[code.hash])

@@ -12,8 +12,9 @@ from torchx.errors import BackendError, SpecError
 from torchx.schedulers.kubernetes import chains, job_retries, names, request
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.kinds import trainjob
-from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, VOLCANO, Object
+from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, VOLCANO, Object, host
 from torchx.schedulers.kubernetes.pods.facts import main_container
+from torchx.schedulers.kubernetes.pods.order import order_for
 from torchx.schedulers.kubernetes.pods.specs import JobRules
 from torchx.schedulers.kubernetes.shipped_code import objects_of
 from torchx.specs.api import AppDef, RetryPolicy, Role
@@ -28,8 +29,17 @@ def render(kind: str, app: AppDef, app_id: str, rules: JobRules) -> list[Object]
     """Return the objects of an app, the owner of the others first;
     SpecError if the kind does not support what it needs.
     """
+    rules = replace(rules, order=order_for(kind, app, app_id, request.role_names(app)))
+    if rules.order and (rules.retries is job_retries.BY_TORCHX or not rules.metadata):
+        why = "its definition is too large" if rules.retries is not job_retries.BY_TORCHX else "torchx retries it"
+        raise SpecError(f"roles of `{app.name}` cannot wait for each other: {why}", hint=_ORDER_HINT)
     owner, *others = _RENDERERS[kind](app, app_id, rules)
-    return [owner, *objects_of(rules.codes, owner["metadata"]), *others]
+    services = rules.order.services(owner["metadata"]) if rules.order else []
+    return [owner, *objects_of(rules.codes, owner["metadata"]), *services, *others]
+
+
+_ORDER_HINT = "shorten arguments and environment, or omit rules of `--retry` that the cluster does not support"
+"""The definition, an annotation, says in which order the roles are."""
 
 
 def check_claims(api: KubeApi, item: Object) -> None:
@@ -40,6 +50,24 @@ def check_claims(api: KubeApi, item: Object) -> None:
             f"the cluster's definition of {item['kind']} is too old for `claims`, and would drop them",
             hint="use `-cfg kind=job`, or a newer release of its operator",
         )
+
+
+def without_depends_on(api: KubeApi, item: Object) -> Object:
+    """Return a JobSet as the cluster's version takes it: without ``dependsOn`` if it lacks that, or has a lower limit.
+
+    The pods of later roles wait by themselves, too.
+    """
+    asked = item["spec"]["replicatedJobs"]
+    parts = [{key: value for key, value in part.items() if key != "dependsOn"} for part in asked]
+    if parts == asked:
+        return item
+    try:
+        kept = api.create(item, dry_run=True, unknown_fields="Ignore")["spec"]["replicatedJobs"]
+    except BackendError:  # if it has another reason, the next dry run says so
+        kept = []
+    if [part.get("dependsOn") for part in kept] == [part.get("dependsOn") for part in asked]:
+        return item
+    return {**item, "spec": {**item["spec"], "replicatedJobs": parts}}
 
 
 def _claims(item: object) -> list[object]:
@@ -60,7 +88,7 @@ def _jobs(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
         if rules.retries is job_retries.BY_TORCHX:
             labels[names.LABEL_ATTEMPT] = "1"
         if rules.version >= INDEXED_SINCE:
-            template = request.shared_template(role, rules, app_id, labels, rank0=f"{job_name}-0.{app_id}")
+            template = request.shared_template(role, rules, app_id, labels, rank0=host(JOB, app_id, name, 0))
             template["spec"]["subdomain"] = app_id
             objects.append(_job(job_name, role, rules, labels, template))
         else:
@@ -119,10 +147,10 @@ def _limits(role: Role, rules: JobRules, template: Object) -> Object:
 
 def _separate_jobs(role: Role, rules: JobRules, app_id: str, job_name: str, labels: Mapping[str, str]) -> list[Object]:
     """Return a Job for each replica, for clusters older than 1.22, which have no Indexed Jobs."""
-    jobs = []
+    jobs, rank0 = [], f"{job_name}-0.{app_id}"
     for k in range(role.num_replicas):
         own = {**labels, names.LABEL_REPLICA_ID: str(k)}
-        template = request.template_of(role, rules, app_id, own, replica_id=str(k), rank0=f"{job_name}-0.{app_id}")
+        template = request.template_of(role, rules, app_id, own, replica_id=str(k), rank0=rank0)
         template["spec"].update(hostname=f"{job_name}-{k}", subdomain=app_id)
         job = _job(f"{job_name}-{k}", replace(role, num_replicas=1), rules, own, template)
         del job["spec"]["completionMode"]
@@ -137,18 +165,24 @@ def _jobset(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
     """Return a JobSet. See https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/"""
     replicated = []
     for role, name, labels in request.each_role(app, app_id, rules):
-        # <jobset>-<replicated job>-<job>-<pod>.<subdomain>
-        template = request.shared_template(role, rules, app_id, labels, rank0=f"{app_id}-{name}-0-0.{app_id}")
+        template = request.shared_template(role, rules, app_id, labels, rank0=host(JOBSET, app_id, name, 0))
         spec = _job_spec(role, rules, template)
         if not job_retries.each_by_itself(role):
             spec["backoffLimit"] = 0
-        replicated.append({"name": name, "replicas": 1, "template": {"metadata": {"labels": labels}, "spec": spec}})
+        part = {"name": name, "replicas": 1, "template": {"metadata": {"labels": labels}, "spec": spec}}
+        if rules.order and (depends := rules.order.depends_on(role)):
+            part["dependsOn"] = depends
+        replicated.append(part)
     restarts = max((role.max_retries for role in app.roles if not job_retries.each_by_itself(role)), default=0)
     spec = {
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True, "subdomain": app_id},
         "failurePolicy": {"maxRestarts": restarts},
         "replicatedJobs": replicated,
     }
+    if rules.order:
+        spec["replicatedJobs"] = rules.order.sorted(replicated)
+        if ending := rules.order.ending():
+            spec["successPolicy"] = {"operator": "Any", "targetReplicatedJobs": ending}
     if rules.opts.deadline_s is not None:  # do not restart the JobSet after its deadline
         rule = {"name": "deadline", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]}
         spec["failurePolicy"]["rules"] = [rule]
@@ -173,12 +207,14 @@ def volcano_job(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
     for role, name, labels in request.each_role(app, app_id, rules):
         for k in range(role.num_replicas):
             own = {**labels, names.LABEL_REPLICA_ID: str(k)}
-            rank0 = f"{app_id}-{name}-0-0.{app_id}"  # <job>-<task>-<index in the task>.<job>, by the plugin `svc`
+            rank0 = host(VOLCANO, app_id, name, 0)  # by the plugin `svc`
             template = request.template_of(role, rules, app_id, own, replica_id=str(k), rank0=rank0)
             _limit(template["spec"], opts.deadline_s)
-            task = {"name": f"{name}-{k}", "replicas": 1, "template": template}
+            task: Object = {"name": f"{name}-{k}", "replicas": 1, "template": template}
             if role.max_retries:
                 task.update(maxRetry=role.max_retries, policies=RETRY_POLICIES[role.retry_policy])
+            if rules.order and name in rules.order.ending():
+                task["policies"] = [*task.get("policies", ()), {"event": "TaskCompleted", "action": "CompleteJob"}]
             # An elastic role can run without these.
             if role.min_replicas is not None and k >= role.min_replicas:
                 task["minAvailable"] = 0

@@ -28,6 +28,13 @@ def why_it_does_not_start(api: KubeApi, namespace: str, pod: Object) -> str:
     return unless_forbidden(lambda: _warning(api, namespace, of, NO_START), "")
 
 
+def last_probe(api: KubeApi, namespace: str, pod: str) -> str:
+    """Return what the last startup probe of a pod saw; empty if unknown."""
+    of = f"involvedObject.kind=Pod,involvedObject.name={pod},reason=Unhealthy"
+    said: list[str] = unless_forbidden(lambda: _messages(api, namespace, of), [])
+    return next((text.removeprefix("Startup probe failed:").strip() for text in said), "")
+
+
 def how_it_ended(api: KubeApi, namespace: str, job: str) -> AppState | None:
     """Return the final state of a deleted Job, from the last event with it; None if unknown."""
     found = None

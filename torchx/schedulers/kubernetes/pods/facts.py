@@ -39,6 +39,8 @@ class Pod:
         failures: failures of the replica; disruptions by the cluster do not count.
         restarts: restarts of its containers; in the result of :func:`read_pods`, also those of replaced pods.
         image: digest of the image that the node used; empty if unknown.
+        ready: Unix time since when it is ready, or was until it ended; 0 if it never was.
+        began: Unix time of the start of its container; 0 if it has not started.
         age: sort key for the pods of one replica; see :func:`by_age`.
     """
 
@@ -53,6 +55,8 @@ class Pod:
     failures: int = 0
     restarts: int = 0
     image: str = ""
+    ready: float = 0.0
+    began: float = 0.0
     age: tuple[str, bool, float, str] = ("", False, 0, "")
 
     def evidence(self, log: str = "") -> Evidence:
@@ -118,8 +122,12 @@ def read_pod(item: Object) -> Pod:
         host=str(_dict(item, "spec").get("nodeName") or ""),
         started=unix_time(status.get("startTime")),
     )
+    current = _terminated(main) or _dict(_dict(main, "state"), "running")
+    began = unix_time(current.get("startedAt"))
     pod = Pod(
         facts=facts,
+        ready=_ready(status, began),
+        began=began,
         name=str(metadata.get("name", "")),
         role_index=_number(_dict(metadata, "labels").get(names.LABEL_ROLE_INDEX)),
         role=str(_dict(metadata, "labels").get(names.LABEL_ROLE_NAME) or ""),
@@ -247,14 +255,23 @@ def unix_time(text: object) -> float:
         return 0.0
 
 
+def _ready(status: Object, began: float) -> float:
+    """Since when a pod is ready, or was: the condition of a pod that never was changes once only, before it starts."""
+    condition = next((c for c in _list(status, "conditions") if c.get("type") == "Ready"), {})
+    changed = unix_time(condition.get("lastTransitionTime"))
+    return changed if condition.get("status") == "True" or (began and changed > began) else 0.0
+
+
 def _waits(status: Object) -> tuple[str, bool]:
-    """Why a pod waits, and whether this requires an action of the user."""
+    """Why a pod waits, and whether this requires an action of the user. Empty for one that waits for other roles."""
     for condition in _list(status, "conditions"):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             message = shorten(str(condition.get("message") or "it waits for a node"))
             gated = condition.get("reason") == "SchedulingGated"
             return ("it is held back by a scheduling gate" if gated else f"no node fits: {message}"), False
     first = _list(status, "initContainerStatuses")
+    if any(c.get("name") == names.WAITER and "running" in _dict(c, "state") for c in first):
+        return "", False
     for container in (*first, *_list(status, "containerStatuses")):
         waiting = _dict(_dict(container, "state"), "waiting")
         reason = str(waiting.get("reason") or "")

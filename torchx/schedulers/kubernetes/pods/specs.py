@@ -18,6 +18,7 @@ from torchx.schedulers.kubernetes import names, placement
 from torchx.schedulers.kubernetes.names import MAIN_CONTAINER, Object, label_value
 from torchx.schedulers.kubernetes.options import KubernetesOpts
 from torchx.schedulers.kubernetes.overlays import JOIN, apply_overlay, pod_overlay, validate_overlay
+from torchx.schedulers.kubernetes.pods.order import JobOrder
 from torchx.schedulers.kubernetes.shipped_code import BucketCode, Code
 from torchx.settings import ENV_REPLICA_ID
 from torchx.specs.api import AppDef, BindMount, DeviceMount, Resource, Role, VolumeMount
@@ -69,6 +70,7 @@ class JobRules:
         version: major and minor version of the cluster.
         retries: retries under a policy by cause; None if there is no policy.
         codes: index of a role -> its code, if it is not in the image.
+        order: of its roles, if they have one.
     """
 
     opts: KubernetesOpts = field(default_factory=KubernetesOpts)
@@ -81,6 +83,7 @@ class JobRules:
     version: tuple[int, int] = NEWEST
     retries: NativeRetries | None = None
     codes: Mapping[int, Code | BucketCode] = field(default_factory=dict)
+    order: JobOrder | None = None
 
 
 def object_labels(app: AppDef, app_id: str, *, session: str = "") -> dict[str, str]:
