@@ -182,6 +182,14 @@ def test_an_unknown_key_on_the_command_line_is_an_error(opts):
     assert "`queue`" in e.value.hint
 
 
+@pytest.mark.parametrize(("key", "who"), [("in", "`slurm` and `kubernetes` have it"), ("partition", "`slurm` has it")])
+def test_an_option_that_other_schedulers_have(opts, key, who):
+    """The hint names them."""
+    with pytest.raises(ConfigError, match=f"no run option `{key}`") as e:
+        resolve("sched", opts, SourcedCfg({key: "x"}, source="-cfg"))
+    assert who in e.value.hint
+
+
 @pytest.mark.parametrize(("scheduler", "key"), [("sched", "queu"), ("slurm", "colour")], ids=["typo", "of ours"])
 def test_an_unknown_key_from_code_is_an_error(opts, scheduler, key):
     """As on the command line: the job would run without an intended option."""

@@ -9,6 +9,7 @@ docs/config.md lists the sections.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
@@ -75,6 +76,7 @@ class _DefaultDirs(Sequence[str]):
         return repr(default_dirs())
 
 
+_MANY = 5  # schedulers that have an option: too many to name
 DEFAULT_CONFIG_DIRS: Sequence[str] = _DefaultDirs()
 """The folders to search for config files, highest precedence first."""
 
@@ -330,11 +332,24 @@ def _check_known(scheduler: str, opts: runopts, cfg: Mapping[str, CfgVal]) -> No
 
 def unknown_option(scheduler: str, opts: runopts, key: str, source: str = COMMAND_LINE) -> ConfigError:
     """Return the error for a run option that the scheduler does not have; ``source`` is where it was given."""
-    close = did_you_mean(key, [name for name, _ in opts])
+    close = did_you_mean(key, [name for name, _ in opts]) or _who_has(key)
     show = f"`torchx runopts {scheduler}` shows them all"
     return ConfigError(
         f"{source}: scheduler `{scheduler}` has no run option `{key}`", hint=f"{close} ({show})" if close else show
     )
+
+
+def _who_has(key: str) -> str:
+    """Return the hint that names the built-in schedulers with an option, or an empty string."""
+    from torchx.schedulers import DEFAULT_SCHEDULER_MODULES, get_scheduler_factories
+
+    found = []
+    for name in DEFAULT_SCHEDULER_MODULES:
+        with contextlib.suppress(TorchXError, ImportError, KeyError):
+            backend = get_scheduler_factories()[name]("")
+            found += [f"`{name}`"] if backend.run_opts().get(key) is not None else []
+            backend.close()
+    return f"{' and '.join(found)} {'has' if len(found) == 1 else 'have'} it" if 0 < len(found) < _MANY else ""
 
 
 def _unknown(scheduler: str, opts: runopts, key: str) -> str:
