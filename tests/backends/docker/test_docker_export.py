@@ -15,6 +15,7 @@ from torchx.runner import Runner
 from torchx.schedulers.docker_scheduler import create_scheduler
 from torchx.specs import AppDef, BindMount, Resource, Role, Secret
 from torchx.specs.images import NamesOnly
+from torchx.specs.wishes.setup import SETUP
 
 SCRIPT = 'cat data.txt; echo "$A it\'s ${REPLICA}"; echo oops >&2; [ "$TOKEN" = "a\'b \\$" ] || exit 4; '
 
@@ -55,13 +56,13 @@ def test_compose_reads_all_golden_apps(tmp_path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize(("end", "code"), [("", 0), ("[ $REPLICA = 0 ] && sleep 1000; exit 7", 7)])
 def test_compose_alone(docker_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, code: int) -> None:
-    """Two replicas with code, a secret and a mount, from a folder that was moved; the first failure ends the others."""
+    """Two replicas with code, set-up, a secret and a mount, from a folder that was moved; the first failure ends the others."""
     compose()
     project = tmp_path / "project"
     project.mkdir()
     (project / "data.txt").write_text("data\n")
     monkeypatch.chdir(project)
-    env = {"A": "x $y", "TOKEN": Secret("env:TOKEN"), "REPLICA": "${replica_id}"}
+    env = {"TOKEN": Secret("env:TOKEN"), "REPLICA": "${replica_id}"}
     role = Role(
         "r",
         docker_image,
@@ -72,8 +73,9 @@ def test_compose_alone(docker_image: str, tmp_path: Path, monkeypatch: pytest.Mo
         resource=Resource(cpu=1, gpu=0, memMB=100),
         mounts=[BindMount(str(tmp_path), "/mnt dir", read_only=True)],
     )
+    setup = {SETUP: "say() { echo 'x $y'; }; export A=$(say)"}
     with Runner("test", {"local_docker": create_scheduler}) as runner, NamesOnly():
-        info = runner.dryrun(AppDef("exported", [role]), "local_docker", workspace=f"file://{project}")
+        info = runner.dryrun(AppDef("exported", [role], metadata=setup), "local_docker", workspace=f"file://{project}")
         runner.export(info, str(tmp_path / "out"))
     name = info.request.app_id
     shutil.move(tmp_path / "out", tmp_path / "moved it")

@@ -13,20 +13,21 @@ import pytest
 from torchx.runner import Runner
 from torchx.schedulers.slurm_scheduler import create_scheduler
 from torchx.specs import AppDef, Resource, Role, Secret
+from torchx.specs.wishes.setup import SETUP
 
 SCRIPT = 'cat data.txt; echo "$A it\'s $TORCHX_REPLICA"; echo oops >&2; [ "$TOKEN" = "a\'b $" ] || exit 4; exit $CODE'
 
 
 def test_sbatch_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two replicas, a secret, code, an exit code: as when torchx launches it. Nothing of torchx is on the path."""
+    """Two replicas, a secret, set-up, code, an exit code: as when torchx launches it. Nothing of torchx is on the path."""
     code = tmp_path / "project"
     code.mkdir()
     (code / "data.txt").write_text("data\n")
     monkeypatch.chdir(code)
-    env = {"A": "x y", "CODE": "3", "TOKEN": Secret("env:TOKEN"), "TORCHX_REPLICA": "${replica_id}"}
+    env = {"CODE": "3", "TOKEN": Secret("env:TOKEN"), "TORCHX_REPLICA": "${replica_id}"}
     resource = Resource(cpu=1, gpu=0, memMB=100)
     role = Role("r", "", entrypoint="sh", args=["-c", SCRIPT], env=env, num_replicas=2, resource=resource)
-    app = AppDef("exported", [role])
+    app = AppDef("exported", [role], metadata={SETUP: 'say() { echo y; }; export A="x $(say)"'})
     # The path has what sbatch and shells treat in a way of their own.
     moved = Path(f"/var/tmp/torchx-export-{os.getpid()}") / "it's 100% %j"
     try:

@@ -10,6 +10,7 @@ import pytest
 from torchx.runner import get_runner
 from torchx.schedulers.local.export import export
 from torchx.specs.api import AppDef, RetryPolicy, Role
+from torchx.specs.wishes.setup import SETUP
 from torchx.specs.wishes.timeouts import TIMEOUT
 
 
@@ -61,3 +62,12 @@ def test_each_attempt_has_the_whole_time(tmp_path) -> None:
     (tmp_path / "over").mkdir()
     endless = _role(tmp_path / "over", "b", good="exec sleep 60")
     assert _starts(tmp_path / "over", endless, **{TIMEOUT: "1s"}) == (124, {"b0": 1})
+
+
+@pytest.mark.parametrize(
+    ("setup", "code", "starts"), [("say() { echo 'x $y'; }; export A=$(say)", 0, 1), ("nope", 127, 0)]
+)
+def test_the_set_up_comes_before_the_program(tmp_path, setup: str, code: int, starts: int) -> None:
+    """With its environment; if it fails, the program does not start."""
+    role = _role(tmp_path, "a", good="[ \"$A\" = 'x $y' ]")
+    assert _starts(tmp_path, role, **{SETUP: setup}) == (code, {"a0": starts} if starts else {})
