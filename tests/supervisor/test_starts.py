@@ -64,8 +64,7 @@ def test_decisions(
 def probe(tmp_path: Path) -> Callable[..., Probe]:
     def make(kind: str, what: str = "", port: int = 0) -> Probe:
         order: Any = {"probe": kind, "what": what, "ports": [port], "within_s": 9, "at_least": 1}
-        replica: Any = {"cwd": str(tmp_path), "stdout": str(tmp_path / "out"), "stderr": str(tmp_path / "err")}
-        return Probe(order, replica, 0, 0.0, 0.0)
+        return Probe(order, str(tmp_path), 0, 0.0, 0.0, logs=(str(tmp_path / "out"), str(tmp_path / "err")))
 
     return make
 

@@ -13,6 +13,7 @@ from torchx.config import DEFAULT
 from torchx.runner.launch.record import masked_settings
 from torchx.specs import AppDef, AppDryRunInfo, Resource, Role, serialize
 from torchx.specs.mounts import format_mount
+from torchx.specs.ready import has_order
 from torchx.util.secrets import MASK, grade, mask_text
 from torchx.util.shlex import join
 from torchx.util.term import has_color, is_tty, printable
@@ -69,6 +70,11 @@ def app_page(
     head = f"{bold('app', color=color)} {printable(app.name)}"
     if app.metadata:
         head += "\n" + fields([("metadata", _pairs(app.metadata))], indent="  ", color=color)
+    if has_order(app):
+        from torchx.schedulers.kit.order import graph
+
+        order = graph(app)
+        head += "\n" + fields([("order", "\n".join(order))], indent="  ", color=color)
     return "\n\n".join([head, *(_role_page(role, provenance, color=color) for role in app.roles)])
 
 

@@ -125,7 +125,7 @@ def _row(role: RoleStatus) -> tuple[str, str, str]:
     states = ", ".join(f"{n} {state}" for state, n in counts.most_common())
     hosts = list(dict.fromkeys(r.hostname for r in role.replicas if r.hostname))
     where = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
-    return role.role, states, where
+    return role.role, f"{states}; {role.order()}" if role.order() else states, where
 
 
 def _text(value: str) -> str:

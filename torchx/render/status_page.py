@@ -112,7 +112,8 @@ def _render_role(role: RoleStatus, *, color: bool, culprit: int | None) -> Itera
     """Render a role; the cause above already describes the failure of replica ``culprit``."""
     counts = Counter(replica.state for replica in role.replicas).most_common()
     states = ", ".join(f"{n} {state_text(state, color=color)}" for state, n in counts) or "no replicas yet"
-    yield f"{printable(role.role)}: {states}"
+    order = printable(role.order())
+    yield f"{printable(role.role)}: {states}{f'; {order}' if order else ''}"
     many = len(role.replicas) > _MAX_FULL_ROLE
     listed = [r for r in role.replicas if not many or r.state in _ALWAYS_LISTED]
     if many and len(listed) == len(role.replicas):

@@ -30,6 +30,9 @@ def to_text(status: AppStatus) -> str | None:
     data: dict[str, Any] = {name: getattr(status, name) for name in _PLAIN}
     data.update(msg=mask_text(status.msg), structured_error_msg=_masked(status.structured_error_msg))
     attempts = [to_line(replace(attempt, cause=mask_text(attempt.cause))) for attempt in status.attempts]
+    orders = {role.role: _order(role) for role in status.roles if role.order()}
+    if orders:  # older versions ignore it
+        data["order"] = orders
     return json.dumps({**data, "state": status.state.name, "roles": roles, "attempts": attempts}, separators=(",", ":"))
 
 
@@ -44,7 +47,11 @@ def from_text(text: str) -> AppStatus | None:
         status = AppStatus(AppState[data["state"]], **{name: data[name] for name in _PLAIN})
         status.roles = [RoleStatus(role, [_replica(role, row) for row in rows]) for role, rows in data["roles"]]
         status.attempts = read_attempts(data["attempts"])
-    except (ValueError, KeyError, TypeError):
+        for role in status.roles:
+            if order := data.get("order", {}).get(role.role):
+                role.after, role.needs, role.ends_job, ready = order
+                role.replicas = [replace(r, ready_at=at) for r, at in zip(role.replicas, ready, strict=True)]
+    except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return status
 
@@ -65,6 +72,10 @@ def _row(replica: ReplicaStatus) -> list[Any]:
         replica.state.name,
         *(why if name == "structured_error_msg" else getattr(replica, name) for name in _REPLICA),
     ]
+
+
+def _order(role: RoleStatus) -> list[Any]:
+    return [role.after, role.needs, role.ends_job, [replica.ready_at for replica in role.replicas]]
 
 
 def _replica(role: str, row: list[Any]) -> ReplicaStatus:

@@ -93,6 +93,7 @@ class DockerScheduler(ManagesJobs):
         timeout="yes",
         watchdog=True,
         idle=True,
+        order=("tcp", "http", "log", "file"),
         mounts=("bind", "volume", "device"),
         workspaces=True,
         image_program=True,
@@ -147,7 +148,7 @@ class DockerScheduler(ManagesJobs):
         doing = f"job `{job.app_id}` could not be submitted"
         with Unsent():
             known = self._on_engine.find(job.app_id, doing)
-        if known is not None and any(c.state is not AppState.SUBMITTED for c in known.containers):
+        if known is not None and any(c.state is not AppState.SUBMITTED and not c.mark.due for c in known.containers):
             return job.app_id
         with Unsent(), engine_errors(doing):
             if job.images_to_push:

@@ -32,6 +32,7 @@ class ReplicaStatus:
         hostaddr: address of the host.
         started_at, ended_at: Unix times in seconds of its last process; None if unknown.
         memory_peak, memory_limit: peak memory usage and memory limit in bytes; None if unknown or not queried.
+        ready_at: Unix time at which its probe succeeded; None: it has not, or there is none.
     """
 
     _brief_repr = True
@@ -46,16 +47,47 @@ class ReplicaStatus:
     ended_at: float | None = None
     memory_peak: int | None = None
     memory_limit: int | None = None
+    ready_at: float | None = None
 
 
 @dataclass
 class RoleStatus:
-    """The status of all replicas of a role."""
+    """The status of all replicas of a role.
+
+    Args:
+        after: the roles that it waits for.
+        needs: how many of its replicas must be ready for others; 0: it has no probe.
+        ends_job: the job ends when it has ended.
+    """
 
     _brief_repr = True
 
     role: str
     replicas: list[ReplicaStatus]
+    after: list[str] = field(default_factory=list)
+    needs: int = 0
+    ends_job: bool = False
+
+    def ready(self) -> list[float]:
+        """Return when its replicas became ready, Unix times in order."""
+        return sorted(r.ready_at for r in self.replicas if r.ready_at is not None)
+
+    def order(self) -> str:
+        """Return its place in the order of roles, and whether it is ready; empty without an order.
+
+        >>> up = ReplicaStatus(0, AppState.RUNNING, "server", "", started_at=5.0, ready_at=17.0)
+        >>> RoleStatus("server", [up], needs=1, after=["data"]).order()
+        'after data, ready (1 of 1) after 12 s'
+        """
+        from torchx.util.datetime import duration
+
+        ready = self.ready()
+        parts = [f"after {', '.join(self.after)}"] * bool(self.after)
+        if self.needs:
+            began = min((r.started_at for r in self.replicas if r.started_at), default=0.0)
+            when = f" after {duration(ready[self.needs - 1] - began)}" if len(ready) >= self.needs and began else ""
+            parts.append(f"ready ({len(ready)} of {self.needs}){when}" if ready else f"not ready (0 of {self.needs})")
+        return ", ".join([*parts, *["ends the job"] * self.ends_job])
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON types: ``{"role": str, "replicas": [...]}``; states of replicas are numbers."""

@@ -8,6 +8,7 @@ from contextlib import suppress
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Sequence
 
     from torchx.supervisor.layout import OrderRequest, ReplicaRequest
 
@@ -16,7 +17,7 @@ _CONNECT_S = 0.05  # this machine accepts at once, or not at all
 _ANSWER_S = 10.0  # for which one answer is awaited
 _MOST = 1 << 16  # of a line, or of an answer's head
 _WORDS = 1 << 12
-_ADDRESSES = ("127.0.0.1", "::1")
+_MOST_SAID = 120
 
 _CLASSES = {
     **{"alpha": "a-zA-Z", "digit": "0-9", "alnum": "a-zA-Z0-9", "upper": "A-Z", "lower": "a-z", "xdigit": "0-9A-Fa-f"},
@@ -40,9 +41,11 @@ class Probe:
     """The probe of one start of a replica; make it before its program starts.
 
     Args:
-        k: the number of the replica within its role.
+        cwd: the working directory of the replica, and ``k`` its number within its role.
         now: by the monotonic clock.
         latest_s: the longest pause between two looks.
+        logs: the files with its output.
+        addresses: of its host; one of them has to answer.
 
     Attributes:
         due: when to call :meth:`look`.
@@ -50,15 +53,26 @@ class Probe:
         seen: what the last look saw.
     """
 
-    def __init__(self, order: OrderRequest, replica: ReplicaRequest, k: int, now: float, latest_s: float) -> None:
+    def __init__(
+        self,
+        order: OrderRequest,
+        cwd: str,
+        k: int,
+        now: float,
+        latest_s: float,
+        *,
+        logs: Sequence[str] = (),
+        addresses: Sequence[str] = ("127.0.0.1", "::1"),
+    ) -> None:
         self._kind, self._what = order["probe"], order["what"]
         self._port = order["ports"][k] if order["ports"] else 0
         self._latest_s = max(_LATEST_S, latest_s)
         self._pause = _SOONEST_S
+        self._addresses = addresses
         self._socket: socket.socket | None = None
         self._answer, self._answer_by = b"", 0.0
-        self._file = os.path.join(replica["cwd"], self._what)
-        self._logs = {path: _size(path) for path in (replica["stdout"], replica["stderr"])}
+        self._file = os.path.join(cwd, self._what)
+        self._logs = {path: _size(path) for path in logs}
         self._tails = dict.fromkeys(self._logs, b"")
         self.due = now + _SOONEST_S
         self.deadline = now + order["within_s"]
@@ -94,7 +108,7 @@ class Probe:
         import socket
 
         problem: OSError | None = None
-        for address in _ADDRESSES:
+        for address in self._addresses:
             try:
                 return socket.create_connection((address, self._port), _CONNECT_S)
             except OSError as e:
@@ -130,9 +144,6 @@ class Probe:
         return not self.seen
 
     def _says(self, _: float) -> bool:
-        import re
-
-        wanted = re.compile(to_python(self._what))
         for path, start in self._logs.items():
             with suppress(FileNotFoundError), open(path, "rb") as f:
                 f.seek(start)
@@ -140,10 +151,21 @@ class Probe:
                 self._logs[path] = f.tell()
                 *lines, last = data.split(b"\n")
                 self._tails[path] = last[-_MOST:]
-                if any(wanted.search(line.decode("utf-8", "replace").rstrip("\r")) for line in (*lines, last)):
+                if self._matches(*lines, last):
                     return True
         self.seen = "no line of its output matches"
         return False
+
+    def _matches(self, *lines: bytes) -> bool:
+        import re
+
+        wanted = re.compile(to_python(self._what))
+        return any(wanted.search(line.decode("utf-8", "replace").rstrip("\r\n")) for line in lines)
+
+
+def sentence(text: str, seen: str = "", said: str = "") -> str:
+    """Return why a job cannot go on: the beginning of the sentence, what the last probe saw, and the last words."""
+    return f"{text}{f': {seen}' if seen else ''}{f'; its last words: {said}' if said else ''}"
 
 
 def last_words(replica: ReplicaRequest) -> str:
@@ -151,10 +173,15 @@ def last_words(replica: ReplicaRequest) -> str:
     for path in (replica["stderr"], replica["stdout"]):
         with suppress(OSError), open(path, "rb") as f:
             f.seek(max(0, _size(path) - _WORDS))
-            lines = f.read().decode("utf-8", "replace").split("\n")
-            if said := next((line.strip() for line in reversed(lines) if line.strip()), ""):
-                return said if len(said) <= 120 else f"{said[:120]}…"
+            if said := last_line(f.read().split(b"\n")):
+                return said
     return ""
+
+
+def last_line(lines: Sequence[bytes]) -> str:
+    """Return the last of some lines that says something, shortened."""
+    said = next((line.strip() for line in reversed(lines) if line.strip()), b"").decode("utf-8", "replace")
+    return said if len(said) <= _MOST_SAID else f"{said[:_MOST_SAID]}…"
 
 
 def _size(path: str) -> int:

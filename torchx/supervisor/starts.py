@@ -73,7 +73,9 @@ class Starts:
         if order.get("probe"):
             from torchx.supervisor.probes import Probe
 
-            self._probes[replica] = Probe(order, replica.request, replica.k, now, self._latest_s)
+            asked = replica.request
+            logs = (asked["stdout"], asked["stderr"])
+            self._probes[replica] = Probe(order, asked["cwd"], replica.k, now, self._latest_s, logs=logs)
 
     def turn(self, now: float) -> str:
         """Probe, and let go those that waited. Returns why the job cannot go on; empty if it can."""
@@ -123,11 +125,9 @@ class Starts:
             probe.close()
 
     def _sentence(self, replica: Replica, key: Literal["late", "ended"], seen: str = "") -> str:
-        from torchx.supervisor.probes import last_words
+        from torchx.supervisor.probes import last_words, sentence
 
-        said = last_words(replica.request)
-        text = self._order.roles[replica.role][key] + (f": {seen}" if seen else "")
-        return f"{text}; its last words: {said}" if said else text
+        return sentence(self._order.roles[replica.role][key], seen, last_words(replica.request))
 
     def _states(self) -> list[list[tuple[str, float]]]:
         """Return the state of each replica by role, and when it was ready; of one to be restarted: PENDING."""

@@ -138,7 +138,7 @@ class StateWriter:
         job = self.job
         kind = f"kind={job.kind} " if job.kind else ""
         kill = f"kill_at={job.kill_at:.6f} " if job.kill_at else ""
-        ready = ",".join(f"{k}:{r.ready:.3f}" for k, r in enumerate(job.replicas) if r.ready)
+        ready = ",".join(f"{k}:{r.ready:.6f}" for k, r in enumerate(job.replicas) if r.ready)
         kill += f"ready={ready} " if ready else ""
         text = (
             f"{MAGIC} {FORMAT} {self._header} {self._fixed} "

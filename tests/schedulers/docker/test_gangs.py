@@ -25,6 +25,7 @@ def job(
     sizes: Sequence | None = None,
     policy: str = "",
     watchdog: str = "",
+    order: str = "",
 ) -> Job:
     """A job of these containers: name (``r-0.role1``), and state as in ``exited 1``."""
     found: dict[str, int] = {}
@@ -40,7 +41,7 @@ def job(
             "torchx.pytorch.org/role-name": base.partition("-")[0],
             "torchx.pytorch.org/replica-id": base.partition("-")[2],
             "torchx.pytorch.org/roles": json.dumps(sizes or [[role, n, None] for role, n in found.items()]),
-            gangs.LABEL_RULES: Rules(retries or {}, 10, "here", policy, watchdog=watchdog).to_json(),
+            gangs.LABEL_RULES: Rules(retries or {}, 10, "here", policy, watchdog=watchdog, order=order).to_json(),
         }
         status = f"Exited ({code}) 1 second ago" if code else "Up"
         summaries.append(

@@ -16,6 +16,8 @@ _STRINGS = ("env",)
 """Mappings whose values are always text, even if they look like JSON."""
 _OPEN = ("env", "metadata", "port_map", "devices", "capabilities", "tags", "overrides")
 """Mappings to which keys may be added."""
+_ORDER: dict[str, Any] = {"after": [], "ready": None, "ends_job": False, "restarts_after": False}
+"""Fields of a role that are only recorded where they are set."""
 
 
 def changed(app: AppDef, changes: Iterable[str]) -> AppDef:
@@ -35,6 +37,7 @@ def changed(app: AppDef, changes: Iterable[str]) -> AppDef:
     ({'LR': '1'}, 8)
     """
     data = appdef_to_dict(app)
+    data["roles"] = [{**_ORDER, **role} for role in data["roles"]]
     for change in changes:
         path, equals, text = change.partition("=")
         if not equals or not path:

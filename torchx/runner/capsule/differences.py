@@ -17,7 +17,10 @@ from torchx.util.shlex import SHELLS
 
 _OURS = (ENV_JOB_ID, ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH)
 """Variables whose values are compared in other rows."""
-_FIELDS = ("num_replicas", "min_replicas", "max_retries", "retry_policy", "port_map", "mounts", "overrides")
+_FIELDS = (
+    *("num_replicas", "min_replicas", "max_retries", "retry_policy", "port_map", "mounts", "overrides"),
+    *("after", "ready", "ends_job", "restarts_after"),
+)
 
 
 @dataclass(frozen=True)

@@ -187,6 +187,9 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
 def _role(role: RoleStatus) -> dict[str, Any]:
     return {
         "role": role.role,
+        "after": role.after,
+        "ready": {"count": len(role.ready()), "needed": role.needs} if role.needs else None,
+        "ends_job": role.ends_job,
         "replicas": [
             {
                 "id": r.id,
@@ -195,6 +198,7 @@ def _role(role: RoleStatus) -> dict[str, Any]:
                 "hostaddr": r.hostaddr,
                 "started_at": iso(r.started_at),
                 "ended_at": iso(r.ended_at),
+                "ready_at": iso(r.ready_at),
                 "memory_peak": r.memory_peak,
                 "memory_limit": r.memory_limit,
                 "error": failure_fields(parse_failure(r.structured_error_msg)),

@@ -10,6 +10,7 @@ from torchx.runs import Run
 from torchx.schedulers.kit.metrics import Gpu, ReplicaMetrics
 from torchx.specs.api import AppStatus
 from torchx.specs.tasks import progress
+from torchx.util.datetime import duration
 from torchx.util.strings import size_text, sparkline
 
 Row = dict[str, Any]
@@ -51,6 +52,8 @@ def timeline(status: AppStatus, launched: float | None) -> dict[str, Any]:
     replicas = [replica for role in status.roles for replica in role.replicas]
     for replica in replicas:
         where = replica.hostname or replica.hostaddr or ""
+        if replica.ready_at and replica.started_at:
+            where = f"{where} ready after {duration(replica.ready_at - replica.started_at)}".strip()
         bars.append(
             _bar(f"{replica.role}/{replica.id}", replica.started_at, replica.ended_at, str(replica.state), where)
         )

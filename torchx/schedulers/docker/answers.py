@@ -9,7 +9,7 @@ from typing import Any
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse
 from torchx.schedulers.docker import gangs
 from torchx.schedulers.docker.containers import LABEL_APP_NAME, LABEL_SESSION, Container, Job
-from torchx.schedulers.docker.evidence import History, Look, attempts_of, hang_of, history_of
+from torchx.schedulers.docker.evidence import History, Look, attempts_of, hang_of, history_of, late_of
 from torchx.schedulers.docker.gangs import Step
 from torchx.schedulers.kit import verdict
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
@@ -31,12 +31,14 @@ def facts_of(
     definition: Sequence[Role] = (),
     attempts: Sequence[Attempt] = (),
     hang: str = "",
+    why: str = "",
     now: float | None = None,
 ) -> JobFacts:
     """Return the facts of a job. If a replica's container was removed, the job fails as soon as no other replica runs.
 
     ``history`` has the ends of its containers, if it has ended or is being ended; ``attempts`` are the finished ones of
-    a job with a retry policy; ``hang`` is the last finding of its watchdog. ``now``: Unix time; the clock's if None.
+    a job with a retry policy; ``hang`` is the last finding of its watchdog; ``why`` says which role was not ready in
+    time. ``now``: Unix time; the clock's if None.
     """
     step, now = gangs.next_step(job), time.time() if now is None else now
     cancelled = any(c.mark.cancelled for c in job.containers)
@@ -50,7 +52,7 @@ def facts_of(
         app_id=job.app_id,
         roles=roles,
         state=_state_of(job, step, late=late and over) if not unattended or late else None,
-        reason=_why_late(job, hang) if late else "",
+        reason=(why or _why_late(job, hang)) if late else "",
         kind="timeout" if late else "",
         cancelled=cancelled and not removed,  # otherwise the watcher stopped them because a container is missing
         kill_in_s=_kill_in_s(job, history, now),
@@ -100,7 +102,8 @@ def describe(job: Job, client: Any | None = None) -> DescribeAppResponse:
     attempts, hang = (attempts_of(client, job), hang_of(client, job)) if client else ([], "")
     asked = gangs.ends(job) or any(c.mark.cancelled for c in job.containers)
     past = history_of(client, job) if client and asked else None
-    facts = facts_of(job, past, definition=job.roles(), attempts=attempts, hang=hang)
+    why = late_of(client, job) if client else ""
+    facts = facts_of(job, past, definition=job.roles(), attempts=attempts, hang=hang, why=why)
     if past is None:
         return verdict.describe(facts)
     if any(c.mark.final for c in job.containers) and len(attempts) <= gangs.waves(job):
@@ -119,7 +122,7 @@ def listed(job: Job) -> ListAppResponse:
 
 def _roles(job: Job, step: Step, ended: Mapping[str, float], now: float) -> list[RoleFacts]:
     containers = {(c.role, c.k): c for c in job.containers}
-    again = {c.id for c in step.again}
+    again, orders = {c.id for c in step.again}, gangs.orders_of(job)
     submitting = any(c.state is AppState.SUBMITTED for c in job.containers)
     cut_short = submitting and now - max(c.created for c in job.containers) > _CUT_SHORT_S
     alive = any(not is_terminal(c.state) for c in job.containers)
@@ -137,7 +140,12 @@ def _roles(job: Job, step: Step, ended: Mapping[str, float], now: float) -> list
         return ReplicaFacts(role=role, replica=k, state=state, reason=_REMOVED, kind="lost")
 
     return [
-        RoleFacts(name=name, min_replicas=least, replicas=[replica(name, k) for k in range(count)])
+        RoleFacts(
+            name=name,
+            min_replicas=least,
+            replicas=[replica(name, k) for k in range(count)],
+            ends_job=orders.get(name, {}).get("ends_job", False),
+        )
         for name, count, least in job.sizes()
     ]
 
@@ -155,6 +163,7 @@ def _of_container(container: Container, *, again: bool, ended: float) -> Replica
         signal=signal,
         host=container.name,
         address=container.address or None,
+        ready=float(container.mark.ready),
         ended=ended if is_terminal(container.state) else 0.0,  # a running container: the end of its previous run
         reason="the engine lost it" if lost else "",
         kind="lost" if lost else "",

@@ -6,6 +6,7 @@ action changes the limit of the existing containers: an engine accepts a new lim
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from typing import Any
@@ -22,6 +23,8 @@ from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.verdict import judge, phrase
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS
 from torchx.specs.api import AppDef, AppState
+from torchx.specs.order import Addresses
+from torchx.specs.ready import has_order
 from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.retries import Attempt, RetryRules, to_line
 from torchx.supervisor.layout import private
@@ -36,6 +39,7 @@ _NEEDS_WATCHER = {
     "timeout": ("timeout", "enforce the time limit"),
     "watchdog": ("watchdog", "detect that the job is silent"),
     "idle": ("idle", "detect that the job is idle"),
+    "order": ("", "start its roles in order"),
 }
 
 
@@ -62,11 +66,15 @@ def wishes(app: AppDef, caps: Capabilities, place: str) -> dict[str, str]:
     }
     if idle := texts.get("idle", ""):
         found |= {"idle": idle, "plain": "yes" if Wishes.of(app).is_plain(app.roles) else ""}
+    if has_order(app):
+        from torchx.schedulers.kit.order import order_requests
+
+        found["order"] = json.dumps(order_requests(app, Addresses(app, lambda *_: "")), separators=(",", ":"))
     for name, (option, do) in _NEEDS_WATCHER.items():
         if found.get(name) and not place:
             raise NotSupportedError(
                 f"no watcher could {do}: only this process can reach its engine",
-                hint=f"set `DOCKER_HOST` to the engine's address, or omit `--{option}`",
+                hint=f"set `DOCKER_HOST` to the engine's address{f', or omit `--{option}`' if option else ''}",
             )
     return found
 
@@ -89,7 +97,8 @@ def attempt_ended(client: Any, job: Job) -> Attempt:
     if len(earlier) > number:
         return earlier[number]
     past = evidence.history_of(client, job)
-    facts = replace(facts_of(job, past, hang=evidence.hang_of(client, job)), state=AppState.FAILED)
+    facts = facts_of(job, past, hang=evidence.hang_of(client, job), why=evidence.late_of(client, job))
+    facts = replace(facts, state=AppState.FAILED)
     verdict = judge(facts, evidence.Look(client, job, past, earlier), at_once=1)
     attempt = Attempt(started=past.started_at or facts.started or 0.0, ended=past.ended_at or 0.0)
     with tempfile.TemporaryDirectory() as folder:

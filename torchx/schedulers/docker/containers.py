@@ -31,7 +31,9 @@ LABEL_ROLE = "torchx.pytorch.org/role"
 
 _STATUS = re.compile(r"(?:Exited|Restarting|Dead) \((-?\d+)\)")
 _NAME = re.compile(
-    r"(.*?)(?:\.app(\d+))?(?:\.role(\d+))?(\.due)?(\.ended)?(\.late)?(\.silent)?(\.final)?(\.cancelled)?", re.DOTALL
+    r"(.*?)(?:\.app(\d+))?(?:\.role(\d+))?(?:\.along(\d+))?(?:\.ready(\d+))?"
+    r"(\.due)?(\.ended)?(\.late)?(\.silent)?(\.final)?(\.cancelled)?",
+    re.DOTALL,
 )
 
 
@@ -42,11 +44,13 @@ class Mark:
     Labels of a container are immutable, but it can be renamed, and the name survives a restart of the engine. So the
     state of a job needs no file outside the engine, and a new watcher continues where a killed one stopped::
 
-        APP_ID-ROLE-K[.appN][.roleM][.due][.ended][.late][.silent][.final][.cancelled]
+        APP_ID-ROLE-K[.appN][.roleM][.alongK][.readyT][.due][.ended][.late][.silent][.final][.cancelled]
 
     Attributes:
         app, role: how often it was restarted with the application, and with its role.
-        due: a restart is decided, but has not happened yet.
+        along: how often roles had been restarted that restart its role, when it was started.
+        ready: Unix time at which its probe succeeded; 0: it has not.
+        due: a restart is decided, but has not happened yet; or its first start, because it waits for other roles.
         ended: (retry policy) stopped because another replica failed; the policy has not been evaluated yet.
         late: stopped at the job's time limit; with ``silent``: it was silent for longer than its watchdog allows.
         final: (retry policy) the job is not retried.
@@ -55,6 +59,8 @@ class Mark:
 
     app: int = 0
     role: int = 0
+    along: int = 0
+    ready: int = 0
     due: bool = False
     ended: bool = False
     late: bool = False
@@ -72,7 +78,8 @@ def split_name(name: str) -> tuple[str, Mark]:
     found = _NAME.fullmatch(name)
     if found is None:
         return name, Mark()
-    return found[1], Mark(int(found[2] or 0), int(found[3] or 0), *map(bool, found.groups()[3:]))
+    app, role, along, ready = (int(number or 0) for number in found.groups()[1:5])
+    return found[1], Mark(app, role, along, ready, *map(bool, found.groups()[5:]))
 
 
 def join_name(base: str, mark: Mark) -> str:
@@ -81,11 +88,7 @@ def join_name(base: str, mark: Mark) -> str:
     >>> join_name("app-1-trainer-0", Mark(app=1, cancelled=True))
     'app-1-trainer-0.app1.cancelled'
     """
-    parts = [base]
-    if mark.app:
-        parts.append(f"app{mark.app}")
-    if mark.role:
-        parts.append(f"role{mark.role}")
+    parts = [base, *(f"{word}{n}" for word in ("app", "role", "along", "ready") if (n := getattr(mark, word)))]
     parts += [word for word in ("due", "ended", "late", "silent", "final", "cancelled") if getattr(mark, word)]
     return ".".join(parts)
 

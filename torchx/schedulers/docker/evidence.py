@@ -31,6 +31,8 @@ ATTEMPTS_FILE = ".torchx-attempts"
 HANG_FILE = ".torchx-hang"
 STACKS_FILE = ".torchx-stacks"
 """Beside it: the last finding of the watchdog."""
+LATE_FILE = ".torchx-late"
+"""Beside it: why a role was not ready in time."""
 
 _MAX_BYTES = 1 << 20
 _READ_S = 10.0
@@ -77,6 +79,12 @@ def hang_of(client: Any, job: Job) -> str:
     """Return the last finding of the job's watchdog; empty if there is none."""
     rules = rules_of(job)
     return file_in(client, job.first().id, f"/{HANG_FILE}") or "" if rules.watchdog or rules.idle else ""
+
+
+def late_of(client: Any, job: Job) -> str:
+    """Return why a role was not ready in time; empty if each was, or that is not why the job ended."""
+    late = any(c.mark.late and not c.mark.silent for c in job.containers) and rules_of(job).order
+    return file_in(client, job.first().id, f"/{LATE_FILE}") or "" if late else ""
 
 
 def tar_of(texts: dict[str, str]) -> bytes:
@@ -141,7 +149,8 @@ def _events(client: Any, job: Job) -> History:
                 past.ended[container] = at
     except Exception:  # an engine, or a proxy in front of it, without events
         return History()
-    past.restarts = ends - len(past.ended) - sum(c.mark.app + c.mark.role for c in job.containers if c.id in past.ended)
+    marks = [c.mark for c in job.containers if c.id in past.ended]
+    past.restarts = ends - len(past.ended) - sum(mark.app + mark.role + mark.along for mark in marks)
     past.restarts = max(past.restarts, 0)
     return past
 

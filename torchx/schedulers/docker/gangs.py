@@ -12,7 +12,12 @@ from collections.abc import Mapping
 from torchx.schedulers.docker.containers import Container, Job, Mark
 from torchx.specs.api import AppDef, AppState, is_terminal
 from torchx.supervisor.gang import GIVE_UP, GO_ON, RESTART_APPLICATION, Gang, RoleRules
+from torchx.supervisor.order import Order
 from torchx.util.records import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from torchx.supervisor.layout import OrderRequest
 
 LABEL_RULES = "torchx.pytorch.org/rules"
 """On each container, :class:`Rules` as JSON."""
@@ -21,7 +26,7 @@ CANCEL_GRACE_S = 10
 """Default seconds between SIGTERM and SIGKILL."""
 
 REPLICA = "REPLICA"
-_OPTIONAL = ("policy", "timeout", "watchdog", "idle", "plain")
+_OPTIONAL = ("policy", "timeout", "watchdog", "idle", "plain", "order")
 _AS_GANG = {AppState.FAILED: "FAILED", AppState.SUCCEEDED: "SUCCEEDED", AppState.CANCELLED: "CANCELLED"}
 
 
@@ -38,6 +43,8 @@ class Rules:
         watchdog: permitted silence and the action after it, such as ``10m:cancel``; empty: none.
         idle: time without use, and the action after it; empty: not watched. See :mod:`torchx.specs.wishes.idle`.
         plain: not empty: work of processors is a first step.
+        order: what roles wait for and which end the job, as JSON: :class:`torchx.supervisor.layout.OrderRequest` by
+            role; empty: they start at once.
     """
 
     retries: Mapping[str, tuple[int, str]] = field(default_factory=dict)
@@ -48,6 +55,7 @@ class Rules:
     watchdog: str = ""
     idle: str = ""
     plain: str = ""
+    order: str = ""
 
     def to_json(self) -> str:
         """Return the label's value."""
@@ -70,6 +78,8 @@ def rules_for(app: AppDef, grace_s: int, place: str, **wishes: str) -> Rules:
     for role in app.roles:
         together = {"APPLICATION": replicas, "ROLE": role.num_replicas}.get(role.retry_policy.name, 1)
         policy = role.retry_policy.name if together > 1 and place else REPLICA
+        if wishes.get("order") and policy == REPLICA and (role.num_replicas == 1 or role.restarts_after):
+            policy = "ROLE"  # so that the watcher knows of each restart
         retries[role.name] = (max(role.max_retries, 0), policy)
     return Rules(retries, grace_s, place if replicas > 1 or any(wishes.values()) else "", **wishes)
 
@@ -94,6 +104,7 @@ class Step:
         again: restart these together, once all of them have ended.
         app: restarts of the application, including this one.
         roles: restarts of each role, including this one.
+        along: restarts of the roles that restart each role.
         end: stop these, because another one has failed, or the job reached its time limit.
         ask: the job has failed: evaluate its retry policy.
     """
@@ -102,6 +113,7 @@ class Step:
     again: list[Container] = field(default_factory=list)
     app: int = 0
     roles: dict[str, int] = field(default_factory=dict)
+    along: dict[str, int] = field(default_factory=dict)
     end: list[Container] = field(default_factory=list)
     ask: bool = False
 
@@ -110,7 +122,7 @@ class Step:
 
     def mark(self, container: Container, *, due: bool) -> Mark:
         """Return the mark of one of ``again``."""
-        return Mark(self.app, self.roles.get(container.role, 0), due=due)
+        return Mark(self.app, self.roles.get(container.role, 0), self.along.get(container.role, 0), due=due)
 
 
 def next_step(job: Job) -> Step:
@@ -127,12 +139,12 @@ def next_step(job: Job) -> Step:
         members.setdefault(container.role, []).append(container)
     app = max((c.mark.app for c in job.containers), default=0)
     roles = {name: max((c.mark.role for c in found), default=0) for name, found in members.items()}
-    if again := _due(job, app, roles):
-        return Step(again=again, app=app, roles=roles)
+    if again := _startable(job, _due(job, app, roles)):
+        return Step(again=again, app=app, roles=roles, along=along_of(job, roles))
     if any(c.mark.late for c in job.containers):
         final = any(c.mark.final for c in job.containers) or not rules_of(job).policy or not is_complete(job)
         return Step(end=live) if live else Step(ask=not final)
-    return _by_policy(job, _consequences(job, members, app, roles, live))
+    return _by_policy(job, _consequences(job, members, app, roles, live)) or _at_its_end(job, live)
 
 
 def _by_policy(job: Job, step: Step) -> Step:
@@ -163,7 +175,8 @@ def _has_succeeded(job: Job) -> bool:
 def another_attempt(job: Job) -> Step:
     """Return the step that restarts all containers of a job that has ended."""
     app = max(c.mark.app for c in job.containers)
-    return Step(again=list(job.containers), app=app + 1, roles={c.role: c.mark.role for c in job.containers})
+    roles = {c.role: c.mark.role for c in job.containers}
+    return Step(again=list(job.containers), app=app + 1, roles=roles, along=along_of(job, roles))
 
 
 def _consequences(
@@ -190,13 +203,78 @@ def _consequences(
         if decision == GIVE_UP or (decision != GO_ON and short):
             return Step(stop=live)
     roles = {name: done for (name, _, _), done in zip(sizes, gang.role_restarts, strict=True)}
-    again = _due(job, gang.application_restarts, roles)
-    return Step(again=again, app=gang.application_restarts, roles=roles)
+    again = _startable(job, _due(job, gang.application_restarts, roles))
+    return Step(again=again, app=gang.application_restarts, roles=roles, along=along_of(job, roles))
 
 
 def _due(job: Job, app: int, roles: Mapping[str, int]) -> list[Container]:
-    """Containers that have been restarted less often than their application or role."""
-    return [c for c in job.containers if c.mark.due or c.mark.app < app or c.mark.role < roles.get(c.role, 0)]
+    """Containers that have been restarted less often than their application, role, or the roles that restart it."""
+    along = along_of(job, roles)
+    running = {c.role for c in job.containers if not is_terminal(c.state)}
+    behind = {c.id for c in job.containers if c.role in running and c.mark.along < along.get(c.role, 0)}
+    return [
+        c
+        for c in job.containers
+        if c.mark.due or c.mark.app < app or c.mark.role < roles.get(c.role, 0) or c.id in behind
+    ]
+
+
+# -- the order of roles ------------------------------------------------------------------------------------
+
+
+def orders_of(job: Job) -> dict[str, OrderRequest]:
+    """Return the order of the job's roles; empty if it has none."""
+    names = {name for name, _, _ in job.sizes()}
+    try:
+        found: dict[str, OrderRequest] = json.loads(rules_of(job).order)
+        known = found.keys() == names and all(names.issuperset(order["after"]) for order in found.values())
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return {}
+    return found if known else {}
+
+
+def order_of(job: Job) -> Order:
+    """Return the rules by which roles start and end the job."""
+    return Order([name for name, _, _ in job.sizes()], orders_of(job))
+
+
+def states_of(job: Job) -> list[list[tuple[str, float]]]:
+    """Return the states of replicas by role, for :class:`Order`."""
+    found: dict[str, list[tuple[str, float]]] = {name: [] for name, _, _ in job.sizes()}
+    for c in job.containers:
+        found.setdefault(c.role, []).append(("PENDING" if c.mark.due else c.state.name, float(c.mark.ready)))
+    return list(found.values())
+
+
+def waiting(job: Job) -> set[str]:
+    """Return the roles that may not start yet."""
+    if not rules_of(job).order:
+        return set()
+    order, states = order_of(job), states_of(job)
+    return {name for number, (name, _, _) in enumerate(job.sizes()) if not order.may_start(number, states)}
+
+
+def along_of(job: Job, roles: Mapping[str, int]) -> dict[str, int]:
+    """Return how often the roles that restart each role were restarted, by the restarts of each."""
+    orders = orders_of(job)
+
+    def along(name: str) -> int:
+        before = [other for other in orders[name].get("after", ()) if orders[other].get("restarts_after")]
+        return sum(roles.get(other, 0) + along(other) for other in before)
+
+    return {name: along(name) for name in orders}
+
+
+def _startable(job: Job, again: list[Container]) -> list[Container]:
+    """Without those that only wait for other roles."""
+    held = waiting(job) if again else set()
+    return [c for c in again if not (c.role in held and c.mark.due and c.raw != "running")]
+
+
+def _at_its_end(job: Job, live: list[Container]) -> Step:
+    """End what runs when a role has ended that ends the job."""
+    over = bool(rules_of(job).order) and order_of(job).decides(states_of(job)) is not None
+    return Step(end=live) if over else Step()
 
 
 def waves(job: Job) -> int:

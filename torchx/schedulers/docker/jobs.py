@@ -90,7 +90,8 @@ class EngineJobs:
             labels = {LABEL_APP_ID: job.app_id, LABEL_VERSION: __version__}
             client.make_network(engine, job.app_id, labels, busy=self._live)
         made = client.side_by_side(lambda c: client.create(engine, c, revealed(c.secret, known)), job.containers)
-        first, *others = zip(made, job.containers, strict=True)  # the others resolve its name as soon as they start
+        now = [pair for pair in zip(made, job.containers, strict=True) if not pair[1].waits]
+        first, *others = now  # the others resolve its name as soon as they start
         client.start(first)
         client.side_by_side(client.start, others)
 

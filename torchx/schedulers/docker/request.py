@@ -24,6 +24,8 @@ from torchx.schedulers.docker.containers import (
     LABEL_SESSION,
     LABEL_SIZES,
     LABEL_VERSION,
+    Mark,
+    join_name,
 )
 from torchx.schedulers.docker.evidence import ERROR_FILE
 from torchx.schedulers.docker.gangs import LABEL_RULES, REPLICA, Rules, rules_for
@@ -33,6 +35,7 @@ from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.secrets import split
 from torchx.settings import ENV_IMAGE, ENV_STEPS
 from torchx.specs.api import AppDef, BindMount, Resource, Role, VolumeMount
+from torchx.specs.order import Addresses
 from torchx.specs.serialize import masked, role_to_dict
 from torchx.util.records import dataclass, field
 from torchx.util.secrets import mask_args, mask_env
@@ -58,6 +61,7 @@ class DockerContainer:
         kwargs: all other arguments: ``name``, ``environment``, ``labels`` and so on.
         secret: secrets, which are kept out of ``environment`` because every user can inspect it; see `secrets.py`.
         may_restart: it may be restarted, by the engine or with its gang.
+        waits: it is created and started later, when other roles are ready.
     """
 
     image: str
@@ -65,6 +69,7 @@ class DockerContainer:
     kwargs: dict[str, object] = field(default_factory=dict)
     secret: dict[str, str] = field(default_factory=dict)
     may_restart: bool = False
+    waits: bool = False
 
     @property
     def role(self) -> str:
@@ -144,7 +149,8 @@ def render_job(
     shares_gpus = sum(role.num_replicas for role in app.roles if role.resource.gpu > 0) > 1
     gpus = 0
     job = DockerJob(app_id, [], rules=rules)
-    for replica in replicas(app, app_id, rank0_env=ENV_RANK0_HOST):
+    addresses = Addresses(app, lambda role, k: f"{hosts[role.name]}-{k}") if rules.order else None
+    for replica in replicas(app, app_id, rank0_env=ENV_RANK0_HOST, addresses=addresses):
         role, host = replica.role, hosts[replica.role.name]
         labels = {**common, LABEL_ROLE_NAME: role.name, LABEL_REPLICA_ID: str(replica.k)}
         if replica.k == 0:
@@ -169,7 +175,10 @@ def render_job(
         }
         words = [word for word in (role.entrypoint,) if word] + role.args
         may_restart = bool(rules.policy) or any(r.max_retries for r in app.roles)
-        job.containers.append(DockerContainer(role.image, words, kwargs, secret, may_restart))
+        waits = bool(rules.order and role.after)
+        if waits:
+            kwargs["name"] = join_name(str(kwargs["name"]), Mark(due=True))
+        job.containers.append(DockerContainer(role.image, words, kwargs, secret, may_restart, waits))
         gpus += max(role.resource.gpu, 0)
     return job
 

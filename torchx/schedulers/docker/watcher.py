@@ -46,6 +46,7 @@ from torchx.util.records import replace
 if TYPE_CHECKING:
     from torchx.schedulers.docker.hangs import ContainersWatchdog
     from torchx.schedulers.docker.metrics import ContainersSampler
+    from torchx.schedulers.docker.order import Readiness
 
 LOOK_S = 30.0
 """Interval of checks without events."""
@@ -101,6 +102,8 @@ class Watcher:
         self._label = f"{LABEL_APP_ID}={app_id}"
         self._ended: dict[str, float] = {}  # container id -> when an event reported its exit
         self._began: dict[int, float] = {}  # attempt with a time limit -> when it began, by our clock
+        self._starts: dict[str, float] = {}  # container id -> Unix time of its last start, by an event
+        self._readiness: Readiness | None = None
         self._failed: dict[str, float] = {}  # container id -> when we saw that it failed
         self._marked: dict[str, float] = {}  # name of a container that another process stops -> when we saw that
 
@@ -167,10 +170,10 @@ class Watcher:
             elif (left_s := self._time_left_s(job)) <= 0:
                 self._stop(job, late=True)
                 continue
-            elif (silence_s := self._watch_silence(job)) <= 0:
+            elif (silence_s := self._watch_silence(job)) <= 0 or (probe_s := self._probe(job)) <= 0:
                 continue
             else:
-                wait_s = min(wait_s, left_s, silence_s, self._sample(job))
+                wait_s = min(wait_s, left_s, silence_s, probe_s, self._sample(job))
             self._take(events.wait(wait_s))
 
     def _take(self, events: Iterable[dict[str, object]]) -> None:
@@ -181,6 +184,7 @@ class Watcher:
                 self._ended[container] = self.clock()
             else:
                 self._ended.pop(container, None)
+                self._starts[container] = float(str(event.get("time") or 0))
 
     def _lag_s(self, job: Job) -> float:
         """Seconds until the next check: few, while the list does not show an exit that an event has reported."""
@@ -224,6 +228,25 @@ class Watcher:
                     return 0.0
             wait_s = min(wait_s, max(due - self.clock(), 0.01))
         return wait_s
+
+    def _probe(self, job: Job) -> float:
+        """Probe what others wait for. Returns the seconds until the next look; 0 if something has changed."""
+        if not gangs.orders_of(job):
+            return LOOK_S
+        if self._readiness is None:
+            from torchx.schedulers.docker.order import Readiness
+
+            self._readiness = Readiness(self.engine)
+        marks, why, due = self._readiness.look(job, self._starts, self.clock())
+        if why:
+            from torchx.schedulers.docker.evidence import LATE_FILE, put_files
+
+            put_files(self.engine, job.first().id, {LATE_FILE: why})
+            self._stop(job, late=True)
+            return 0.0
+        if marks:
+            return 0.0 if self._rename(marks) else 0.2
+        return max(due - self.clock(), 0.01)
 
     def _watching(self, rules: gangs.Rules) -> list[ContainersWatchdog]:
         from torchx.schedulers.docker.hangs import ContainersWatchdog
@@ -288,6 +311,7 @@ class Watcher:
     def _stop(self, job: Job, which: list[Container] | None = None, **mark: bool) -> bool:
         """Mark containers, or all that run, and stop them. Returns whether all were stopped."""
         which = [c for c in job.containers if not is_terminal(c.state)] if which is None else which
+        mark["due"] = False  # what waits never starts
         self._rename((c, replace(c.mark, **mark)) for c in which)
         self._marked |= {
             join_name(c.name, replace(c.mark, **mark)): -sys.maxsize for c in which
@@ -308,7 +332,9 @@ class Watcher:
             fresh = self._job()
             if fresh is None or any(c.mark.cancelled for c in fresh.containers):
                 return
+            held = gangs.waiting(fresh)
             due = [c for c in fresh.containers if c.id in ids and c.mark.due and (c.k == 0) is first]
+            due = [c for c in due if c.role not in held]
             answers = self.engine.post((f"/containers/{_full_name(c)}/start" for c in due), timeout_s=_ANSWER_S)
             for container in due:
                 self._ended.pop(container.id, None)

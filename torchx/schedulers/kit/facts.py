@@ -79,6 +79,8 @@ class RoleFacts:
         restarts: its owner restarts failed replicas, so that a failed replica does not end the role.
         ending: its owner has given up and is waiting for the last replicas to end.
         ends_job: the job ends when it has ended, with its state.
+        after: the roles that it waits for.
+        needs: how many of its replicas must be ready; 0: it has no probe.
     """
 
     name: str
@@ -89,6 +91,8 @@ class RoleFacts:
     restarts: bool = False
     ending: bool = False
     ends_job: bool = False
+    after: Sequence[str] = ()
+    needs: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

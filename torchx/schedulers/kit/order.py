@@ -11,7 +11,9 @@ from torchx.util.records import replace
 
 if TYPE_CHECKING:
     from torchx.schedulers.kit.facts import JobFacts, RoleFacts
-    from torchx.specs.api import AppDef
+    from torchx.specs.api import AppDef, Role
+    from torchx.specs.order import Addresses
+    from torchx.supervisor.layout import OrderRequest
 
 _WAITING = (AppState.PENDING, AppState.SUBMITTED)
 _BEGUN = (AppState.RUNNING, AppState.SUCCEEDED)
@@ -28,7 +30,9 @@ def with_order(facts: JobFacts) -> JobFacts:
         order = orders.get(role.name, RoleOrder())
         why = "; ".join(filter(None, (waits_for(found.get(name), orders[name], name) for name in order.after)))
         waiting = [replace(r, reason=why) if r.state in _WAITING and not r.reason else r for r in role.replicas]
-        roles.append(replace(role, replicas=waiting if why else role.replicas, ends_job=order.ends_job))
+        needs = order.at_least if order.probe else 0
+        known = replace(role, ends_job=order.ends_job, after=order.after, needs=needs)
+        roles.append(replace(known, replicas=waiting) if why else known)
     return replace(facts, roles=roles)
 
 
@@ -112,6 +116,33 @@ def graph(app: AppDef) -> list[str]:
     wide = max(map(len, orders), default=0)
     roles = {role.name: role for role in app.roles}
     return [f"{name:<{wide}}   {_words(orders[name], roles[name].ready)}" for name in sorted(orders, key=level)]
+
+
+def order_requests(app: AppDef, addresses: Addresses) -> dict[str, OrderRequest]:
+    """Return the order of each role, for the process that starts them."""
+    asked: dict[str, OrderRequest] = {}
+    roles = {role.name: role for role in app.roles}
+    for name, order in order_of(app).items():
+        role = roles[name]
+        asked[name] = {
+            "after": [*order.after],
+            "probe": order.probe,
+            "what": order.what,
+            "ports": _probed(role, order.port, addresses) if order.port else [],
+            "within_s": order.within_s,
+            "at_least": order.at_least,
+            "ends_job": order.ends_job,
+            "restarts_after": order.restarts_after,
+            "late": late(name, order, role.ready.within) if role.ready else "",
+            "ended": ended(name, order),
+        }
+    return asked
+
+
+def _probed(role: Role, port: str, addresses: Addresses) -> list[int]:
+    """Return the port that is probed of each replica."""
+    macro = f"role.{role.name}.port.{port}"
+    return [int(addresses.macros(role, k).get(macro, port)) for k in range(role.num_replicas)]
 
 
 def _words(order: RoleOrder, ready: object) -> str:

@@ -467,6 +467,7 @@ def _role_status(role: RoleFacts, verdict: Verdict) -> RoleStatus:
         if failure is None and r.earlier is not None:
             failure = replace(r.earlier, role=r.role, replica=r.replica, host=r.host)
         error = failure.to_structured_msg() if failure else NONE
-        times = (r.started or None, r.ended or None)
-        replicas.append(ReplicaStatus(r.replica, verdict.states[position], r.role, r.host, error, r.address, *times))
-    return RoleStatus(role.name, replicas)
+        times, state = (r.started or None, r.ended or None), verdict.states[position]
+        one = ReplicaStatus(r.replica, state, r.role, r.host, error, r.address, *times, ready_at=r.ready or None)
+        replicas.append(one)
+    return RoleStatus(role.name, replicas, list(role.after), role.needs, role.ends_job)

@@ -123,10 +123,11 @@ def render_request(
 
     addresses = None
     if has_order(app):
-        from torchx.schedulers.local.order import addresses_of, order_request
+        from torchx.schedulers.kit.order import order_requests
+        from torchx.schedulers.local.order import addresses_of
 
         addresses = addresses_of(app, _this_host())
-        request.order = order_request(app, addresses)
+        request.order = order_requests(app, addresses)
     for replica in replicas(app, app_id, rank0_env=ENV_RANK0_HOST, img_root=img_root, addresses=addresses):
         role = replica.role
         folder = replica_folder(logs, role.name, replica.k)

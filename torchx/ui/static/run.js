@@ -133,13 +133,18 @@ export function showRun(main, handle, rows, go) {
       const counts = {};
       for (const replica of role.replicas) counts[replica.state] = (counts[replica.state] ?? 0) + 1;
       const sum = Object.entries(counts).map(([state, n]) => `${n} ${state.toLowerCase()}`).join(", ");
-      return el("div", { class: "role" }, el("p", {}, el("b", {}, role.role), el("span", { class: "muted" }, sum)),
+      return el("div", { class: "role" }, el("p", {}, el("b", {}, role.role), el("span", { class: "muted" }, [sum, ...order(role)].join("; "))),
         el("div", { class: "cells" }, role.replicas.map((replica) => {
           const label = `${role.role}/${replica.id} ${replica.state.toLowerCase()}${replica.hostname ? ` on ${replica.hostname}` : ""}`;
           return el("button", { class: `cell s-${replica.state}`, title: `${label}${replica.error ? `\n${replica.error.summary}` : ""}`, "aria-label": label,
             onclick: () => log?.choose(`${role.role}/${replica.id}`) }, role.replicas.length <= 64 ? String(replica.id) : "");
         })));
     }));
+  }
+
+  function order(role) {
+    const ready = role.ready && `ready (${role.ready.count} of ${role.ready.needed})`;
+    return [role.after.length && `after ${role.after.join(", ")}`, ready, role.ends_job && "ends the job"].filter(Boolean);
   }
 
   function drawTimes() {

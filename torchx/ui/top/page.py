@@ -181,6 +181,7 @@ class Page(Screen[None]):
         if failure is not None and failure.traceback:
             trace = printable(failure.traceback.strip(), lines=True).splitlines()[-_CAUSE_LINES:]
             lines += [f"  {line}" for line in trace if line.strip(" ^~") and line.strip() not in message]
+        lines += [f"{printable(role.role)}: {printable(role.order())}" for role in status.roles if role.order()]
         total = total_used(status.attempts)
         paces = [*(status.pace.lines() if status.pace else ()), *([("total", total)] if total else [])]
         lines += [f"{label}: {text}" for label, text in paces]

@@ -1,0 +1,31 @@
+"""Roles in order, in containers: the contract, and probes over the network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.backends.docker.conftest import SESSION, at, role_of
+from tests.backends.orders import OrderContract, OrderGround, once, orders_of
+from torchx.schedulers.docker_scheduler import DockerScheduler
+from torchx.specs import AppState, Role
+
+
+@pytest.fixture
+def ground(scheduler: DockerScheduler, docker_image: str, meet: Path) -> Iterator[OrderGround]:
+    def role(name: str, script: str) -> Role:
+        return role_of(script, name=name, image=docker_image, mounts=at(meet))
+
+    def left(handle: str) -> list[str]:
+        listed = scheduler._on_engine.listed().get(handle.rpartition("/")[2])
+        return [c.name for c in listed.containers if c.state is AppState.RUNNING] if listed else []
+
+    cfg = {"cancel_grace_s": 2}
+    with orders_of(SESSION, "local_docker", role, cfg=cfg, left=left, first=lambda: once("/meet")) as made:
+        yield made
+
+
+class TestDockerOrder(OrderContract):
+    """The contract."""
