@@ -17,6 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from torchx.errors import BackendError, MissingDependencyError, install_extra
+from torchx.schedulers.kubernetes.api.errors import MissingError
 
 _POD_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _CONNECTIONS = 300
@@ -199,9 +200,9 @@ def _service_account(configuration: Any) -> str:
         return ""
 
 
-def _unconfigured(error: Exception) -> BackendError:
+def _unconfigured(error: Exception) -> MissingError:
     why = next(iter(str(error).splitlines()), type(error).__name__)
-    return BackendError(
+    return MissingError(
         f"no Kubernetes cluster is configured: {why}",
         hint="`kubectl config get-contexts` lists them; use `-cfg context=NAME`, or set KUBECONFIG",
     )

@@ -18,7 +18,7 @@ _PASSING = frozenset((429, 500, 502, 503, 504))
 
 
 class MissingError(BackendError):
-    """The namespace or the kind of an object does not exist in the cluster."""
+    """There is no such namespace or kind in the cluster, or no cluster is configured."""
 
 
 class ApiError(BackendError):
