@@ -85,17 +85,37 @@ def test_a_short_job_leaves_nothing(job: str) -> None:
     with forked(_work(_asked(job, role("true"), every=15.0))) as fork:
         assert fork.end() == 0
     assert (_samples(job), Path(job, "r/0/metrics.jsonl").exists()) == ([], False)
-    assert (Sampler(0, {}, 5.0).due, Sampler(15.0, {}, 5.0).due) == (None, 20.0)
+    assert (Sampler(0, {}, 5.0).due, Sampler(15.0, {}, 5.0).due) == (None, 6.0)
+
+
+def test_the_end_of_a_short_replica(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the kernel counted, of a replica that ended before its first sample."""
+    monkeypatch.setattr(metrics, "_MOMENT_S", 0.0)
+    eats = role(f"exec {sys.executable} -c 'x = bytes([1]) * {300 * MIB}'")
+    with forked(_work(_asked(job, eats, every=15.0))) as fork:
+        assert fork.end() == 0
+    (sample,) = _samples(job)
+    assert 300 * MIB < sample["mem"] < 400 * MIB and sample["cpu"] > 0
 
 
 @pytest.mark.parametrize("every", [15.0, 0.5])
 def test_when_the_next_look_is_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: float) -> None:
-    """So long after the last; where there are GPUs, a second after they were asked, or sooner if looks are."""
+    """In the end so long after the last, and sooner at first; where there are GPUs, a second after they were asked, or sooner if looks are."""
     monkeypatch.setattr(metrics, "_SHARE", 0)
     plain, gpus = Sampler(every, {"PATH": ""}, 100.0), Sampler(every, _smi(tmp_path / "bin", "#!/bin/sh\n"), 100.0)
     for sampler in (plain, gpus):
-        sampler.look([], 99.9 + every)
-        assert sampler.due == 100.0 + every
+        first = 100.0 + min(every, 1.0)
+        sampler.look([], first - 0.1)
+        assert sampler.due == first
+    pauses = []
+    for _ in range(5):
+        pauses.append(-plain.due)
+        plain.look([], plain.due)
+        gpus.look([], gpus.due)
+        gpus.look([], gpus.due)
+        pauses[-1] += plain.due
+    assert pauses == [min(every, pause_s) for pause_s in (1.0, 2.0, 4.0, 8.0, 15.0)]
+    for sampler in (plain, gpus):
         sampler.look([], 200.0)
     assert (plain.due, gpus.due) == (200.0 + every, 200.0 + min(every, 1.0))
     gpus.look([], 201.0)
@@ -110,6 +130,7 @@ def test_looks_that_take_long_are_seldom(monkeypatch: pytest.MonkeyPatch, took_s
     times = iter([5.0, 5.0 + took_s])
     monkeypatch.setattr(metrics, "time", SimpleNamespace(thread_time=lambda: next(times), time=lambda: 0.0))
     sampler = Sampler(15.0, {"PATH": ""}, 100.0)
+    sampler._pause_s = 15.0
     sampler.look([], 200.0)
     assert sampler.due == pytest.approx(200.0 + pause_s)
 

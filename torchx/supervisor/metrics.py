@@ -15,6 +15,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import resource
     from collections.abc import Iterable, Mapping
     from typing import Any
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 MAX_SAMPLES = 480
 """If a file has more samples, its older half is thinned out. At the usual rate the last hour is always complete."""
 
+FIRST_S = 1.0
+"""When the first sample is due. Intervals double from there, so that short jobs have samples, too."""
+_SHORT_S = 60.0  # replicas that ran no longer get a sample of their end: the kernel knows the peak of their memory
+_MOMENT_S = 0.5
 _SHARE = 1000  # sampling takes at most 1/1000 of the time, however many processes there are
 _ANSWER_S = 1.0
 _MIB = 1 << 20
@@ -43,13 +48,14 @@ class Root:
 
 
 class Sampler:
-    """Samples all replicas of a job every ``every_s`` seconds, at first after one interval; 0: never.
+    """Samples all replicas of a job every ``every_s`` seconds, more often at first; 0: never.
 
     ``env`` is that of every replica; its ``PATH`` is searched for ``nvidia-smi``.
     """
 
     def __init__(self, every_s: float, env: Mapping[str, str], now: float) -> None:
-        self.due: float | None = now + every_s if every_s > 0 and os.path.exists("/proc/self/stat") else None
+        self._pause_s = min(FIRST_S, every_s)
+        self.due: float | None = now + self._pause_s if every_s > 0 and os.path.exists("/proc/self/stat") else None
         self._every_s = every_s
         self._env = env
         self._before: dict[int, tuple[float, float]] = {}  # pid of a replica -> time of its last sample, CPU seconds
@@ -71,7 +77,21 @@ class Sampler:
                 return
         self._asked = False
         self._sample([*roots])
-        self.due = now + max(self._every_s, _SHARE * (time.thread_time() - began))
+        self.due = now + max(self._pause_s, _SHARE * (time.thread_time() - began))
+        self._pause_s = min(2 * self._pause_s, self._every_s)
+
+    def ended(self, root: Root, used: resource.struct_rusage) -> None:
+        """Take a last sample of a replica that was short, from what the kernel has counted."""
+        wall = time.time()
+        if self.due is None or not _MOMENT_S < wall - root.started < _SHORT_S:
+            return
+        since, before = self._before.get(root.pid, (root.started, 0.0))
+        cpu = max(used.ru_utime + used.ru_stime - before, 0.0) / max(wall - since, 0.001)
+        # A child starts with the memory of its parent.
+        peak = used.ru_maxrss * 1024 if used.ru_maxrss > _own_peak() else 0
+        if peak:
+            sample = f'{{"t":{wall:.1f},"a":{root.attempt},"cpu":{cpu:.2f},"mem":{peak},"gpu":[]}}\n'
+            self._write(root.path, sample)
 
     def _sample(self, roots: list[Root]) -> None:
         families = _families({root.pid for root in roots})
@@ -109,6 +129,12 @@ class Sampler:
                 self._lines[path] = thin_out(path)
         except (OSError, ValueError, LookupError, TypeError):
             self._lines[path] = count  # for example a full disk: the job continues without
+
+
+def _own_peak() -> int:
+    import resource
+
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 class _Process:
@@ -337,8 +363,8 @@ def main(every_s: float, pid: int, path: str) -> None:
             starts = sum(line.split()[1:3] == ["up", f"{role}/{k}"] for line in file)
     except OSError:  # a task of a sweep, which is started once
         starts = 1
-    root = Root(pid, time.time() - every_s, max(starts - 1, 0), path, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    sampler = Sampler(every_s, os.environ, time.monotonic() - every_s)
+    root = Root(pid, time.time(), max(starts - 1, 0), path, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    sampler = Sampler(every_s, os.environ, time.monotonic())
     ended = [os.pidfd_open(pid)] if hasattr(os, "pidfd_open") else []
     while os.path.exists(f"/proc/{pid}") and sampler.due is not None:
         sampler.look([root], time.monotonic())

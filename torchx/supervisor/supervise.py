@@ -252,7 +252,7 @@ class Supervisor:
     def _reap(self, now: float) -> None:
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                pid, status, used = os.wait4(-1, os.WNOHANG)
             except ChildProcessError:
                 self._has_children = False
                 return
@@ -262,6 +262,7 @@ class Supervisor:
             self._senders.discard(pid)
             replica = self._by_pid.pop(pid, None)
             if replica is not None:
+                self._sampler.ended(replica.root(self.env), used)
                 self._ended(replica, os.waitstatus_to_exitcode(status), now)
 
     def _ended(self, replica: Replica, code: int, now: float) -> None:

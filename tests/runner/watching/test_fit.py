@@ -97,7 +97,7 @@ def test_peak_of_gpu_memory():
     assert ReplicaMetrics("w", 0, samples=[*samples]).summary()[0].gpu_memory == 60
 
 
-def test_the_most_wasteful_come_first(registry):
+def test_the_most_wasteful_come_first(registry, monkeypatch, caplog):
     small = [ReplicaMetrics("w", 0, 8, 64 * GIB, attempts=[AttemptUsage(0, 8.0, 64 * GIB, 99.0, 3600.0)])]
     run_of(registry, "little", AppState.FAILED, small)
     run_of(registry, "much", AppState.SUCCEEDED, USED)
@@ -108,3 +108,7 @@ def test_the_most_wasteful_come_first(registry):
     assert (much.gpu_hours, much.cpu_hours, much.gib_hours) == pytest.approx((3.6 + 2.8, 7 + 6, 61 + 55))
     assert (little.run.name, little.options) == ("little", "")
     assert little.gpu_hours == pytest.approx(0.04)
+    assert not caplog.text
+    monkeypatch.setattr(fit, "_MOST", 2)
+    fit.wasteful(registry, RunQuery())
+    assert "only the newest 2 runs of these are compared" in caplog.text

@@ -193,7 +193,8 @@ def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settin
             hint="omit `--watchdog`; `torchx stacks JOB` shows what a job that seems to hang is doing",
         )
     if wishes.idle and not backend.capabilities.idle:
-        said = f"`{scheduler}` cannot detect idle jobs"
+        live = ": it reports what a job uses now, and nothing samples that while nobody looks"
+        said = f"`{scheduler}` cannot detect idle jobs{live if backend.capabilities.metrics == 'live' else ''}"
         raise NotSupportedError(said, hint="omit `--idle`; `torchx metrics JOB` shows what a job uses")
     if wishes.idle and wishes.idle.action == "checkpoint" and "checkpoint" not in backend.capabilities.retry_actions:
         said = f"`{scheduler}` cannot ask for a checkpoint of an idle job"

@@ -11,6 +11,7 @@ from torchx.schedulers.kit.metrics import ReplicaMetrics
 from torchx.specs.api import AppDef, AppState, AppStatus, Resource
 from torchx.specs.fit import RoleUsage
 from torchx.specs.wishes import Wishes
+from torchx.util.notices import logger
 from torchx.util.records import dataclass, replace
 
 if TYPE_CHECKING:
@@ -68,7 +69,12 @@ def fill(status: AppStatus, run: Run | None, found: Iterable[ReplicaMetrics], ba
 def wasteful(registry: RunRegistry, query: RunQuery) -> list[Waste]:
     """Return the runs on record with samples that left something unused, most first; of the newest 1,000 that match."""
     found = []
-    for listed in registry.list(replace(query, limit=_MOST)):
+    newest = registry.list(replace(query, limit=_MOST + 1))
+    if len(newest) > _MOST:
+        logger("torchx").warning(
+            "only the newest %s runs of these are compared: select fewer, as by `--since 7d`", f"{_MOST:,}"
+        )
+    for listed in newest[:_MOST]:
         run = registry.get(listed.handle) if listed.is_terminal() else None
         app = run.appdef() if run is not None else None
         if run is None or app is None or not (used := on_record(run)):

@@ -41,6 +41,7 @@ from torchx.schedulers.docker.plain_http import EngineHttp, Events, RefusedError
 from torchx.schedulers.docker.sigterm import sigterm_is_lost
 from torchx.schedulers.docker.watchers import GO, hold
 from torchx.specs.api import AppState, is_terminal
+from torchx.supervisor.metrics import FIRST_S
 from torchx.util.records import replace
 
 if TYPE_CHECKING:
@@ -73,8 +74,8 @@ class Watcher:
     Args:
         may_start_again: evaluates the retry policy of a failed job.
         at_end: the program that sends the job's notices; it also runs when the job becomes silent.
-        sample_s: seconds between two samples of resource usage; 0: no samples.
-        first_s: seconds until the first sample; None: ``sample_s``.
+        sample_s: seconds between two samples of resource usage, after shorter intervals at first; 0: no samples.
+        first_s: seconds until the first sample; None: :data:`FIRST_S`, or ``sample_s`` if that is less.
     """
 
     def __init__(
@@ -96,7 +97,9 @@ class Watcher:
         self.may_start_again = may_start_again
         self.at_end = at_end
         self._sample_s = sample_s
-        self._sample_due = clock() + (sample_s if first_s is None else first_s) if sample_s else sys.maxsize
+        self._sample_pause_s = min(FIRST_S, sample_s)
+        wait_s = self._sample_pause_s if first_s is None else first_s
+        self._sample_due = clock() + wait_s if sample_s else sys.maxsize
         self._sampler: ContainersSampler | None = None
         self._watchdogs: list[ContainersWatchdog] | None = None
         self._label = f"{LABEL_APP_ID}={app_id}"
@@ -267,7 +270,8 @@ class Watcher:
             from torchx.schedulers.docker.metrics import ContainersSampler
 
             self._sampler = self._sampler or ContainersSampler(self.engine)
-            self._sample_due = self.clock() + max(self._sample_s, self._sampler.look(job))
+            self._sample_due = self.clock() + max(self._sample_pause_s, self._sampler.look(job))
+            self._sample_pause_s = min(2 * self._sample_pause_s, self._sample_s)
         return max(self._sample_due - self.clock(), 0.01)
 
     def _settle_s(self, job: Job) -> float:

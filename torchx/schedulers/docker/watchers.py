@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx.schedulers.docker.plain_http import ENVIRONMENT, EngineHttp
 from torchx.settings import SAMPLE_S
+from torchx.supervisor.metrics import FIRST_S
 
 if TYPE_CHECKING:
     import subprocess
@@ -39,7 +40,7 @@ def start(app_id: str, environ: Mapping[str, str], every_s: float = SAMPLE_S, *,
 
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "watcher.py")
     kept = {name: environ[name] for name in _KEPT_ENVIRONMENT if name in environ}
-    argv = [sys.executable, "-I", "-S", program, app_id, f"{every_s:g}", f"{every_s if later else 0:g}"]
+    argv = [sys.executable, "-I", "-S", program, app_id, f"{every_s:g}", f"{min(FIRST_S, every_s) if later else 0:g}"]
     nothing = subprocess.DEVNULL
     return subprocess.Popen(argv, env=kept, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing)
 
