@@ -70,6 +70,9 @@ STEPS_LINE = "::torchx progress"
 SAMPLE_S = 15.0
 """Default interval in seconds between two samples of resource usage; ``[metrics]`` of the config files overrides it."""
 
+FIRST_SAMPLE_S = 1.0
+"""Age in seconds at which a job has its first sample; the sampler, which runs without torchx, has its own copy."""
+
 
 class Switch:
     """A variable that is set to 1 in the environment, or the ``option`` of the command that runs now.

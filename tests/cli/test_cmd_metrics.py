@@ -125,8 +125,8 @@ def test_nothing_to_see(torchx: Call, project: Path, paper: Any) -> None:
 
 
 def _long(torchx: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torchx.cli.cmd_status.FIRST_S", 0.0)
-    monkeypatch.setattr("torchx.runner.watching.ends.FIRST_S", 0.0)
+    monkeypatch.setattr("torchx.cli.cmd_status.FIRST_SAMPLE_S", 0.0)
+    monkeypatch.setattr("torchx.runner.watching.ends.FIRST_SAMPLE_S", 0.0)
 
 
 def test_peak_memory_in_a_status(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

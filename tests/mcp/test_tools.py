@@ -344,7 +344,7 @@ def test_calls_at_once_share_a_query(folder: Path, runner: Runner, monkeypatch: 
 
 def test_how_far_a_run_is(folder: Path, runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """`get_run` has what `torchx status --json` has of a job that runs for a while."""
-    monkeypatch.setattr("torchx.cli.cmd_status.FIRST_S", 0.0)
+    monkeypatch.setattr("torchx.cli.cmd_status.FIRST_SAMPLE_S", 0.0)
     (folder / "long.py").write_text(
         "import time; print('::torchx progress step=1 total=4', flush=True); time.sleep(600)"
     )

@@ -15,6 +15,7 @@ import pytest
 
 from tests.supervisor.forks import GUARDIAN, Gate, eventually, forked, request, role, state
 from torchx.schedulers.kit.metrics import parse
+from torchx.settings import FIRST_SAMPLE_S
 from torchx.supervisor import metrics
 from torchx.supervisor.metrics import MAX_SAMPLES, Sampler, thin_out
 from torchx.supervisor.supervise import Supervisor
@@ -85,7 +86,7 @@ def test_a_short_job_leaves_nothing(job: str) -> None:
     with forked(_work(_asked(job, role("true"), every=15.0))) as fork:
         assert fork.end() == 0
     assert (_samples(job), Path(job, "r/0/metrics.jsonl").exists()) == ([], False)
-    assert (Sampler(0, {}, 5.0).due, Sampler(15.0, {}, 5.0).due) == (None, 6.0)
+    assert (Sampler(0, {}, 5.0).due, Sampler(15.0, {}, 5.0).due) == (None, 5.0 + FIRST_SAMPLE_S)
 
 
 def test_the_end_of_a_short_replica(job: str, monkeypatch: pytest.MonkeyPatch) -> None:

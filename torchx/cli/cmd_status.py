@@ -16,11 +16,10 @@ from torchx.cli.render import document, gray
 from torchx.errors import EXIT_BACKEND, NotFoundError, TorchXError
 from torchx.runner import Runner
 from torchx.runner.show.json_output import exit_code_of, failures_fields, handle_fields, status_fields
-from torchx.settings import torchx_home
+from torchx.settings import FIRST_SAMPLE_S, torchx_home
 from torchx.specs import AppStatus
 from torchx.specs.api import UnknownAppException, parse_app_handle
 from torchx.specs.handles import FOREIGN
-from torchx.supervisor.metrics import FIRST_S
 from torchx.util.datetime import ago, duration, local_time
 from torchx.util.reexports import reexports
 from torchx.util.strings import did_you_mean
@@ -107,7 +106,7 @@ def _find(
 def fill(runner: Runner, handle: str, status: AppStatus, run: Run | None) -> None:
     """Add to a status what its job uses, and how far it is."""
     launched, ended = _times(status, run)
-    is_long = launched is not None and (ended or time.time()) - launched >= FIRST_S
+    is_long = launched is not None and (ended or time.time()) - launched >= FIRST_SAMPLE_S
     if status.roles and (is_long or handle.count("/") > 3):  # shorter jobs have no samples; tasks of a sweep may
         runner.fill_metrics(handle, status, run)
         runner.fill_pace(handle, status)

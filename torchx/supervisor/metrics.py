@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 MAX_SAMPLES = 480
 """If a file has more samples, its older half is thinned out. At the usual rate the last hour is always complete."""
 
-FIRST_S = 1.0
-"""When the first sample is due. Intervals double from there, so that short jobs have samples, too."""
+_FIRST_S = 1.0  # torchx.settings.FIRST_SAMPLE_S; intervals double from there, so that short jobs have samples, too
 _SHORT_S = 60.0  # replicas that ran no longer get a sample of their end: the kernel knows the peak of their memory
 _MOMENT_S = 0.5
 _SHARE = 1000  # sampling takes at most 1/1000 of the time, however many processes there are
@@ -54,7 +53,7 @@ class Sampler:
     """
 
     def __init__(self, every_s: float, env: Mapping[str, str], now: float) -> None:
-        self._pause_s = min(FIRST_S, every_s)
+        self._pause_s = min(_FIRST_S, every_s)
         self.due: float | None = now + self._pause_s if every_s > 0 and os.path.exists("/proc/self/stat") else None
         self._every_s = every_s
         self._env = env

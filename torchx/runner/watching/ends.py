@@ -9,9 +9,9 @@ from torchx.errors import TorchXError
 from torchx.runs import RunRegistry
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.kit.abilities import RunsTasks
+from torchx.settings import FIRST_SAMPLE_S
 from torchx.specs.api import AppStatus, is_terminal
 from torchx.specs.handles import JobId
-from torchx.supervisor.metrics import FIRST_S
 
 _MAX_TASKS = 2000
 
@@ -33,7 +33,7 @@ def keep(
         from torchx.runs.usage import worked
 
         worked(registry, handle, busy_s)
-    if found.ended_at and found.ended_at - began >= FIRST_S:  # shorter runs have no samples
+    if found.ended_at and found.ended_at - began >= FIRST_SAMPLE_S:  # shorter runs have no samples
         from torchx.runner.watching import metrics
 
         metrics.keep(registry, backend, handle)

@@ -40,8 +40,8 @@ from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job, Ma
 from torchx.schedulers.docker.plain_http import EngineHttp, Events, RefusedError, target
 from torchx.schedulers.docker.sigterm import sigterm_is_lost
 from torchx.schedulers.docker.watchers import GO, hold
+from torchx.settings import FIRST_SAMPLE_S
 from torchx.specs.api import AppState, is_terminal
-from torchx.supervisor.metrics import FIRST_S
 from torchx.util.records import replace
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Watcher:
         may_start_again: evaluates the retry policy of a failed job.
         at_end: the program that sends the job's notices; it also runs when the job becomes silent.
         sample_s: seconds between two samples of resource usage, after shorter intervals at first; 0: no samples.
-        first_s: seconds until the first sample; None: :data:`FIRST_S`, or ``sample_s`` if that is less.
+        first_s: seconds until the first sample; None: :data:`FIRST_SAMPLE_S`, or ``sample_s`` if that is less.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Watcher:
         self.may_start_again = may_start_again
         self.at_end = at_end
         self._sample_s = sample_s
-        self._sample_pause_s = min(FIRST_S, sample_s)
+        self._sample_pause_s = min(FIRST_SAMPLE_S, sample_s)
         wait_s = self._sample_pause_s if first_s is None else first_s
         self._sample_due = clock() + wait_s if sample_s else sys.maxsize
         self._sampler: ContainersSampler | None = None

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torchx.schedulers.docker.plain_http import ENVIRONMENT, EngineHttp
-from torchx.settings import SAMPLE_S
-from torchx.supervisor.metrics import FIRST_S
+from torchx.settings import FIRST_SAMPLE_S, SAMPLE_S
 
 if TYPE_CHECKING:
     import subprocess
@@ -40,7 +39,8 @@ def start(app_id: str, environ: Mapping[str, str], every_s: float = SAMPLE_S, *,
 
     program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "watcher.py")
     kept = {name: environ[name] for name in _KEPT_ENVIRONMENT if name in environ}
-    argv = [sys.executable, "-I", "-S", program, app_id, f"{every_s:g}", f"{min(FIRST_S, every_s) if later else 0:g}"]
+    delay_s = min(FIRST_SAMPLE_S, every_s) if later else 0.0
+    argv = [sys.executable, "-I", "-S", program, app_id, f"{every_s:g}", f"{delay_s:g}"]
     nothing = subprocess.DEVNULL
     return subprocess.Popen(argv, env=kept, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing)
 
