@@ -128,6 +128,7 @@ def check_folder(runner, app, scheduler, out):
     for script in out.glob("*.sh"):
         subprocess.run(["bash", "-n", str(script)], check=True)
         assert "import torchx" not in script.read_text()
+        assert os.getcwd() not in script.read_text()  # the code is beside it
     readme = (out / "README.md").read_text()
     assert [p.name for p in out.iterdir() if p.is_file() and p.suffix != ".md" and f"`{p.name}`" not in readme] in (
         [],

@@ -12,8 +12,8 @@ from torchx.schedulers.slurm.request import SCRIPT_FILE, SlurmBatchRequest
 
 def export(submission: Submission, request: SlurmBatchRequest) -> Export:
     """Return the files of a submission; the script is split into the job's part and the part shared by all jobs."""
-    head, machinery = split_script(submission.files[SCRIPT_FILE])
-    head = head.replace(f"\ncwd={quote(request.cwd)}\n", f"\ncwd=$folder/{CODE}\n")
+    script = submission.files[SCRIPT_FILE].replace(f"\ncwd={quote(request.cwd)}\n", f"\ncwd=$folder/{CODE}\n")
+    head, machinery = split_script(script)
     more = {name: text for name, text in submission.files.items() if name != SCRIPT_FILE}
     files = {SCRIPT_FILE: f'{head}. "$folder/{MACHINERY}"\n', MACHINERY: machinery, **more}
     envs = [replica.env for replica in request.replicas.values()]
