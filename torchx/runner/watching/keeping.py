@@ -17,7 +17,7 @@ from torchx.util.procs import own_program
 from torchx.util.redaction import redact
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from torchx.runs import RunRegistry
 
@@ -37,12 +37,17 @@ def keep_later(registry: RunRegistry, handle: str) -> None:
         _start()
 
 
-def settle(registry: RunRegistry) -> None:
-    """Try again what could not be kept, and report it: at the end of a command, which waits for two seconds at most."""
+def settle(registry: RunRegistry, ended: Iterable[str]) -> None:
+    """Try again what could not be kept, and report it: at the end of a command, which waits for two seconds at most.
+
+    Args:
+        ended: handles of runs whose ends the command has seen, if it was the first or not.
+    """
     if not archive.place()[1]:
         return
     now = time.time()
     due = _due(registry, now)
+    _awaited.update(ended)
     if due and _start():
         _awaited.update(due)
     while _awaited.intersection(run.handle for run in unkept.read(registry) if run.tried_at < now - _AGAIN_S):

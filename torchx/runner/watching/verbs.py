@@ -46,6 +46,10 @@ class Watches(Launches):
         return made
 
     @functools.cached_property
+    def _logs_of(self) -> set[str]:
+        return set()
+
+    @functools.cached_property
     def _waiter(self) -> wait.Waiter:
         return wait.Waiter()
 
@@ -208,6 +212,7 @@ class Watches(Launches):
         """
         with log_event("wait") as event:
             handle, backend, app_id = self._locate(app_handle, event)
+            self._report_logs_later(handle)
             if (known := self._recorded_end(handle, backend)) is not None:
                 return known
             query, news = self._status_source(handle, backend, timeout)
@@ -346,17 +351,18 @@ class Watches(Launches):
         if is_terminal(status.state) and (is_news or whole is None):
             from torchx.runner.watching import ends
 
-            self._report_logs_later()
+            self._report_logs_later(handle)
             ends.keep(run_registry(), backend, handle, status, status.started_at or 0.0)
 
-    def _report_logs_later(self) -> None:
-        """Report at the end which logs could not be kept, and try again."""
+    def _report_logs_later(self, *handles: str) -> None:
+        """Report at the end which logs could not be kept, and try again; those of ``handles`` are waited for."""
+        self._logs_of.update(handles)
         if self._report_logs not in self._at_close:
             self._at_close.append(self._report_logs)
 
-    @staticmethod
-    def _report_logs() -> None:
+    def _report_logs(self) -> None:
         if load_files().section("logs", active_profile()):
             from torchx.runner.watching import keeping
 
-            keeping.settle(run_registry())
+            keeping.settle(run_registry(), self._logs_of)
+        self._logs_of.clear()
