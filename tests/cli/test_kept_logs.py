@@ -117,12 +117,17 @@ def test_an_unknown_wish(torchx: Call, project: Path, text: str) -> None:
     assert "Traceback" not in outcome.err
 
 
-def test_a_url(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("to", ["memory://bucket/logs", "file://{}/new/logs"])
+def test_a_url(project: Path, to: str) -> None:
     """Any file system of fsspec has the same files; names of roles are quoted."""
-    (project / ".torchxconfig").write_text("[logs]\nto = memory://bucket/logs\n")
+    (project / ".torchxconfig").write_text(f"[logs]\nto = {to.format(project)}\n")
     files = archive._Files("slurm://torchx/1")
+    files.write(("a/b-1", 0), [])
+    with files._open(f"{files._path(('a/b-1', 0))}.7.new", "wb") as killed:
+        killed.write(b"a part")
     files.write(("a/b-1", 0), ["2026-11-29T08:00:00.000Z one\n", "- two\n"])
     assert archive.replicas("slurm://torchx/1") == [("a/b-1", 0)]
+    assert len(files._names()) == 1
     assert [*archive.lines("slurm://torchx/1", ("a/b-1", 0), LogQuery())] == ["one\n", "two\n"]
     late = LogQuery(since=1_795_939_260.0)  # a minute later
     assert [*archive.lines("slurm://torchx/1", ("a/b-1", 0), late)] == ["two\n"]

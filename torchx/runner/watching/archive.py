@@ -127,13 +127,18 @@ class _Files:
         return sorted((unquote(match[1]), int(match[2])) for match in found)
 
     def write(self, replica: tuple[str, int], rows: Iterable[str]) -> None:
-        """Write a file under another name first, so that nobody reads a part of it."""
+        """Write a file under another name first, so that nobody reads a part of it; removes those of killed writers."""
         import gzip
 
         path = self._path(replica)
         draft = f"{path}.{os.getpid()}.new"
-        if not self._remote:
+        if self._remote:
+            self._fs().makedirs(self._folder, exist_ok=True)  # object stores have none, SFTP has
+        else:
             make_private(self._folder)
+        for name in self._names():
+            if os.path.basename(name).startswith(f"{os.path.basename(path)}."):
+                self._remove(f"{self._folder}/{os.path.basename(name)}")
         try:
             with self._open(draft, "wb") as raw, gzip.open(raw, "wb") as packed:
                 for row in rows:
@@ -143,8 +148,7 @@ class _Files:
             else:
                 os.replace(draft, path)
         except BaseException:
-            with suppress(Exception):  # there may be none
-                self._fs().rm(draft) if self._remote else os.unlink(draft)
+            self._remove(draft)
             raise
 
     def read(self, replica: tuple[str, int]) -> Iterator[str]:
@@ -153,6 +157,10 @@ class _Files:
         with self._open(self._path(replica), "rb") as raw, gzip.open(raw, "rb") as packed:
             text = io.TextIOWrapper(packed, "utf-8", "surrogateescape", newline="\n")
             yield from iter(lambda: text.readline(_LONGEST), "")
+
+    def _remove(self, draft: str) -> None:
+        with suppress(Exception):  # there may be none
+            self._fs().rm(draft) if self._remote else os.unlink(draft)
 
     def _path(self, replica: tuple[str, int]) -> str:
         return f"{self._folder}/{quote(replica[0], safe='')}-{replica[1]}.log.gz"
