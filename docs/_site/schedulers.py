@@ -24,7 +24,7 @@ ROWS = {
     "log_timestamps": "`torchx log --timestamps`",
     "log_previous": "`torchx log --previous`",
     "log_streams": "separate streams for `torchx log --streams`",
-    "metrics": "`torchx metrics`: with samples, or only the current use",
+    "metrics": "`torchx metrics`: with samples, with peaks and averages, or only the current use",
     "exec": "[inside](../inside.md): `torchx exec`, `torchx shell`",
     "cancel": "`torchx cancel`",
     "delete": "`torchx delete`",

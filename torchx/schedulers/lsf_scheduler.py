@@ -73,6 +73,7 @@ class LsfScheduler(SpecialJobs):
         CAPABILITIES,
         retry_actions=("retry", "avoid", "mem", "checkpoint"),
         timeout="time",
+        metrics="sums",
         watchdog=True,
         after=("ok", "any", "fail"),
     )

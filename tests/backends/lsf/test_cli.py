@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 TRAIN = """
@@ -63,3 +64,12 @@ def test_dryrun_shows_the_bsubs(lsf_shell) -> None:
     assert shown.count("bsub -J echo-") == 4
     assert "-q gpu" in shown
     assert "and 996 more replicas" in shown
+
+
+def test_what_it_used_of_what_it_asked_for(lsf_shell) -> None:
+    """As LSF counts it: in the status, and, on record when it is seen to end, where runs are compared."""
+    eats = f"{sys.executable} -c 'import time; x = bytes([1]) * (150 << 20); time.sleep(3)'"
+    lsf_shell.torchx("run", "--wait", "-s", "lsf", "utils.sh", "--memMB", "4096", eats)
+    said = lsf_shell.torchx("status", "@last")
+    assert re.search(r"used: +1[5-9]\d MiB of 4 GiB memory, 0\.\d of 1 CPU.*`--mem 256M` would do", said), said
+    assert "--mem 256M" in lsf_shell.torchx("list", "--wasteful")

@@ -15,6 +15,8 @@ from torchx.schedulers.kit.metrics import AttemptUsage, ReplicaMetrics
 from torchx.specs.api import AppStatus, parse_app_handle
 
 TAG = "metrics"
+_LASTING = ("kept", "sums")
+"""Values of :attr:`Capabilities.metrics` of schedulers that report usage after the end, too."""
 
 
 def read(backend: Scheduler[Any], app_id: str, run: Run | None, scheduler: str) -> list[ReplicaMetrics]:
@@ -42,7 +44,7 @@ def _source(backend: Scheduler[Any]) -> ReportsUsage | None:
 def fill(status: AppStatus, backend: Scheduler[Any], app_id: str, run: Run | None) -> list[ReplicaMetrics]:
     """Implement :meth:`Runner.fill_metrics`; return the usage."""
     found, source = on_record(run), _source(backend)
-    if source is not None and backend.capabilities.metrics == "kept":
+    if source is not None and backend.capabilities.metrics in _LASTING:
         with contextlib.suppress(TorchXError):  # the status is useful without
             found = source.metrics(app_id) or found
     used = {(one.role, one.replica): one for one in found}
@@ -55,7 +57,7 @@ def fill(status: AppStatus, backend: Scheduler[Any], app_id: str, run: Run | Non
 
 def keep(registry: RunRegistry, backend: Scheduler[Any], handle: str) -> None:
     """Record a summary of the usage of a run that has ended: its metrics files will be deleted some day."""
-    if not (isinstance(backend, ReportsUsage) and backend.capabilities.metrics == "kept"):
+    if not (isinstance(backend, ReportsUsage) and backend.capabilities.metrics in _LASTING):
         return
     try:
         found = backend.metrics(parse_app_handle(handle).app_id) or []
@@ -64,7 +66,7 @@ def keep(registry: RunRegistry, backend: Scheduler[Any], handle: str) -> None:
     rows = [
         [one.role, one.replica, one.cpus, one.memory_limit, [list(vars(a).values()) for a in one.summary()]]
         for one in found
-        if one.samples
+        if one.samples or one.attempts
     ]
     if rows:
         registry.tag(handle, {TAG: json.dumps(rows, separators=(",", ":"))})

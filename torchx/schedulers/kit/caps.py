@@ -18,7 +18,8 @@ class Capabilities:
         exec: ``torchx exec`` and related commands can start a process inside a replica.
         log_timestamps: ``timestamps`` of a :class:`~torchx.schedulers.kit.logs.LogQuery` is honoured.
         log_previous: ``previous`` of a ``LogQuery`` is honoured.
-        metrics: how resource usage is available: ``kept`` (samples in files of the job), ``live`` (while the job runs)
+        metrics: how resource usage is available: ``kept`` (samples in files of the job), ``sums``
+            (peaks and averages, while the scheduler knows the job), ``live`` (while the job runs)
             or empty (not at all).
         cancel: a running job can be cancelled.
         delete: the record of a job can be removed.

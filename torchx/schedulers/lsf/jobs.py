@@ -14,7 +14,7 @@ from torchx.schedulers.lsf.answers import by_app, line_of
 from torchx.schedulers.lsf.client import accept_kill, bjobs
 from torchx.schedulers.lsf.ends import Ends
 from torchx.schedulers.lsf.folders import jobs_of
-from torchx.schedulers.lsf.parse import Row, group_of
+from torchx.schedulers.lsf.parse import ENDS, Row, group_of
 from torchx.schedulers.lsf.replicas import CANCELLED_FILE
 from torchx.schedulers.lsf.request import LsfBsub
 from torchx.specs.api import AppDryRunInfo, CfgVal
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.findings import Check
     from torchx.schedulers.kit.foreign import ForeignJobs
     from torchx.schedulers.kit.inside import InsideProcess, Tty
+    from torchx.schedulers.kit.metrics import ReplicaMetrics
     from torchx.schedulers.kit.nodes import Pool
     from torchx.specs.api import Resource
 
@@ -35,6 +36,7 @@ class LsfJobs(BatchScheduler):
     def __init__(self, *args: Any, **parts: Any) -> None:
         super().__init__(*args, **parts)
         self._ends = Ends()
+        self._seen: dict[str, tuple[list[Row], Sequence[str]]] = {}  # rows and names of the roles of the last query
 
     def nodes(self, cfg: Mapping[str, CfgVal], need: Resource | None, count: int) -> Sequence[Pool]:  # noqa: ARG002
         """See :class:`torchx.schedulers.kit.abilities.ListsNodes`."""
@@ -51,6 +53,16 @@ class LsfJobs(BatchScheduler):
         site = self._site_of(cfg)
         run = functools.partial(self.run_command, site, patience_s=0, timeout_s=0.9 * LIMIT_S.get())
         return checks(run, str(cfg.get("lsf_queue") or ""), site.name)
+
+    @by_view
+    def metrics(self, app_id: str) -> list[ReplicaMetrics] | None:
+        """See :class:`torchx.schedulers.kit.abilities.ReportsUsage`."""
+        from torchx.schedulers.lsf.usage import used
+
+        rows, _ = self._seen.get(app_id, ((), ()))
+        if (not rows or any(row.stat not in ENDS for row in rows)) and self._known(app_id) is None:
+            return None
+        return used(*self._seen.get(app_id, ((), ())))
 
     @by_view
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
@@ -73,7 +85,9 @@ class LsfJobs(BatchScheduler):
 
     def _facts(self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]) -> dict[str, Known]:
         found = by_app(self._bjobs(site, app_ids))
-        return jobs_of(site.files, {i: found.get(i, []) for i in app_ids}, folders, self._ends)
+        known = jobs_of(site.files, {i: found.get(i, []) for i in app_ids}, folders, self._ends)
+        self._seen = {i: (found[i], [role.name for role in one.facts.roles]) for i, one in known.items() if i in found}
+        return known
 
     def _query_all(self, site: Site) -> list[ListAppResponse]:
         return [line_of(job) for job in jobs_of(site.files, by_app(self._bjobs(site, [])), {}, self._ends).values()]

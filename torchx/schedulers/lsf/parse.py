@@ -8,11 +8,13 @@ import time
 from collections.abc import Iterable, Mapping
 
 from torchx.util.records import dataclass
+from torchx.util.strings import parse_size
 
 # https://www.ibm.com/docs/en/SSWRJV_10.1.0/lsf_command_ref/bjobs.o.1.html
 FIELDS = (
     *("jobid", "jobindex", "stat", "job_group", "job_name", "exec_host", "exit_code"),
-    *("start_time", "finish_time", "run_time", "output_file", "exit_reason", "pend_reason"),
+    *("start_time", "finish_time", "run_time", "max_mem", "cpu_used"),
+    *("output_file", "exit_reason", "pend_reason"),
 )
 DELIMITER = "\x1f"
 """Not a character that people write: without ``-J`` the name of a job is its command, such as ``a | b``."""
@@ -42,6 +44,9 @@ class Row:
         name: of the LSF job; see :func:`job_name`.
         hosts: its hosts, without the number of slots.
         started, ended: Unix times, to the minute; None if unknown.
+        run_s: seconds that it has run.
+        memory: peak in bytes; 0 if unknown.
+        cpu_s: seconds of processors that it has used; None if unknown.
     """
 
     jobid: str
@@ -57,6 +62,9 @@ class Row:
     output_file: str = ""
     started: float | None = None
     ended: float | None = None
+    run_s: int = 0
+    memory: int = 0
+    cpu_s: float | None = None
 
     @property
     def folder(self) -> str:
@@ -163,6 +171,7 @@ def row_of(values: Mapping[str, str], now: float | None = None, *, app_id: str =
     if stat == "EXIT" and code == _USR2 and not reason:
         reason = "TERM_RUNLIMIT"
     started, ended = moment(values.get("start_time", ""), now), moment(finish, now)
+    run_s, cpu = whole(values.get("run_time", "").partition(" ")[0]), values.get("cpu_used", "").partition(" ")[0]
     return Row(
         jobid=values["jobid"],
         stat=stat,
@@ -175,7 +184,10 @@ def row_of(values: Mapping[str, str], now: float | None = None, *, app_id: str =
         exit_reason=reason,
         pend_reason=pending,
         output_file=values.get("output_file", ""),
-        **_times(started, ended, whole(values.get("run_time", "").partition(" ")[0]), running=stat == "RUN", now=now),
+        run_s=run_s,
+        memory=parse_size(values.get("max_mem", "")),
+        cpu_s=float(cpu) if re.fullmatch(r"\d{1,15}(\.\d{1,9})?", cpu) else None,
+        **_times(started, ended, run_s, running=stat == "RUN", now=now),
     )
 
 

@@ -120,6 +120,7 @@ class Daemon:
         limit = job.resources.mem_limit_mb
         if limit:
             job.max_mem_mb = max(job.max_mem_mb, processes.memory_mb(job.pid))
+            job.cpu_s = max(job.cpu_s, processes.cpu_s(job.pid))
             if job.max_mem_mb > limit:
                 self.kill(job, "TERM_MEMLIMIT")
         run_limit = self._run_limit_s(job)

@@ -100,6 +100,7 @@ class Job:
     pend: str = "New job is waiting for scheduling"
     pid: int = 0
     max_mem_mb: float = 0
+    cpu_s: float = 0
     runs: int = 0
     events: list[tuple[float, str]] = field(default_factory=list)
     # How a kill goes on: what is to be sent when, and what becomes of the job.

@@ -56,6 +56,18 @@ def memory_mb(leader: int) -> float:
     return total * page / (1 << 20)
 
 
+def cpu_s(leader: int) -> float:
+    """Processor time of a job's processes that have not ended, and of those that these have waited for."""
+    total = 0
+    for pid in family(leader):
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                total += sum(map(int, file.read().rpartition(b")")[2].split()[11:15]))
+        except (OSError, ValueError):
+            continue
+    return total / os.sysconf("SC_CLK_TCK")
+
+
 def send(leader: int, number: int) -> bool:
     """Signals all of a job's processes; False when there are none."""
     sent = False

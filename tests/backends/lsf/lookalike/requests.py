@@ -150,6 +150,7 @@ def _row(daemon: Daemon, job: Job) -> dict[str, Any]:
         "jobindex": str(job.index),
         "memlimit": f"{job.resources.mem_limit_mb:g} M" if job.resources.mem_limit_mb else "",
         "max_mem": f"{job.max_mem_mb:.0f} Mbytes" if job.max_mem_mb else "",
+        "cpu_used": f"{job.cpu_s:.1f} second(s)" if job.started else "",
         "gpu_num": str(job.resources.gpus) if job.resources.gpus else "",
         "effective_resreq": job.options.get("-R", ""),
     }
