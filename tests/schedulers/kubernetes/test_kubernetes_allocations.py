@@ -20,6 +20,7 @@ from torchx.schedulers.kubernetes_scheduler import KubernetesScheduler, create_s
 from torchx.specs import AppDef, AppState, BindMount, Resource, Role, is_terminal
 from torchx.specs.secret import Secret
 from torchx.specs.wishes.timeouts import TIMEOUT
+from torchx.util.records import replace
 
 RUNNING = {
     "phase": "Running",
@@ -186,6 +187,8 @@ def test_what_needs_a_job_of_its_own(cluster: Cluster, scheduler: KubernetesSche
     role = Role("r", "", entrypoint="true", resource=Resource(1, 0, 64))
     with pytest.raises(NotSupportedError, match="`--timeout` is not available within running pods"):
         scheduler.submit(AppDef("try", [role], metadata={TIMEOUT: "1h"}), {"in": here})
+    with pytest.raises(NotSupportedError, match="the roles have an order"):
+        scheduler.submit(AppDef("try", [role, replace(role, name="b", after=["r"])]), {"in": here})
     info = scheduler.submit_dryrun(AppDef("try", [role]), {"in": here})
     with pytest.raises(NotSupportedError, match="cannot be exported"):
         scheduler.export(info)

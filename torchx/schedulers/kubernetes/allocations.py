@@ -41,6 +41,7 @@ from torchx.schedulers.kubernetes.request import unique_id
 from torchx.schedulers.kubernetes.shipped_code import Code
 from torchx.settings import ENV_JOB_ID, ENV_STEPS, ENV_WORKSPACE_HASH
 from torchx.specs.api import AppDef, AppState, Role, is_terminal
+from torchx.specs.ready import has_order
 from torchx.specs.secret import Secret
 from torchx.specs.serialize import appdef_to_dict, masked
 from torchx.specs.wishes import Wishes
@@ -133,6 +134,8 @@ def request(app: AppDef, opts: KubernetesOpts, codes: dict[str, Any]) -> InnerJo
         NotSupportedError: the job needs what only pods of its own have.
     """
     check_wishes(Wishes.of(app), _WITHIN)
+    if has_order(app):
+        raise NotSupportedError(f"the roles have an order, which {_WITHIN} (`in`) do not keep", hint="omit `in`")
     given = str(opts.in_).rpartition("/")[2]
     namespace, name = split_id(given if ":" in given else f"{opts.namespace}:{given}")
     if not (namespace and name) or "." in name:
