@@ -8,8 +8,10 @@ import shutil
 import stat
 from pathlib import Path
 
+import jsonschema
 import pytest
 
+import torchx.cli
 from torchx.runner.ground.registry import run_registry
 from torchx.runner.watching import archive
 from torchx.runs import unkept
@@ -20,6 +22,7 @@ from .conftest import Call, runs, until
 
 SAYS = "echo step {k}; echo token $TOKEN; echo nan >&2"
 SECRET = "s3cret-of-the-test"
+SCHEMA = json.loads((Path(torchx.cli.__file__).parent / "schemas/log.json").read_text())
 
 
 @pytest.fixture
@@ -70,6 +73,8 @@ def test_search(torchx: Call, project: Path, kept: list[str]) -> None:
         for handle in (live, kept[1], kept[1])
     ]
     found = [json.loads(line) for line in torchx("log", "--search", "token", "--json").out.splitlines()]
+    for row in found:
+        jsonschema.validate(row, SCHEMA)
     assert [(row["handle"], row["replica"], row["line"]) for row in found] == [
         (handle, k, "token ********") for handle in (kept[1], kept[0]) for k in (0, 1)
     ]
