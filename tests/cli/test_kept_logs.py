@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 
 import torchx.cli
+from torchx.runner import get_runner
 from torchx.runner.ground.registry import run_registry
 from torchx.runner.watching import archive
 from torchx.runs import unkept
@@ -55,6 +56,8 @@ def test_logs_that_stay(torchx: Call, project: Path, kept: list[str]) -> None:
     assert torchx("log", kept[0], "--timestamps", "--regex", "step").out.startswith("sh/0 20")
     assert torchx("log", kept[0], "--since", "1h", "--regex", "step").out.count("\n") == 2
     assert torchx("log", kept[0], "--until", "2020-01-01").out == ""
+    with get_runner() as runner:
+        assert [*runner.log_lines(kept[0], "sh", 1, regex="step")] == ["step 0\n"]
     refused = torchx("log", kept[0], "--streams", "stderr")
     assert (refused.code, refused.hint()) == (5, "omit `--streams` and `--previous`")
     assert torchx("log", "local_cwd://torchx/other").code == 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torchx.runner.events import log_event
 from torchx.runner.ground.registry import read_run, run_registry
@@ -15,7 +15,7 @@ from torchx.specs.api import UnknownAppException
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from torchx.schedulers.api import Stream
+    from torchx.schedulers.api import Scheduler, Stream
     from torchx.schedulers.kit.logs import LogQuery
 
     _Replicas = list[tuple[str, int]]
@@ -24,7 +24,10 @@ _forgotten: set[str] = set()
 """Jobs that their schedulers do not know any more; their logs are in the archive."""
 
 
-def _has_ended(handle: str) -> bool:
+def _may_be_gone(handle: str, backend: Scheduler[Any]) -> bool:
+    """Whether the archive may have logs that the scheduler has lost: call it after :meth:`Handles.log_replicas`."""
+    if handle in _forgotten or not backend.capabilities.log_keep:
+        return handle in _forgotten
     run = run_registry().get(handle)
     return run is not None and run.is_terminal()
 
@@ -60,6 +63,11 @@ class Handles(Watches):
         with log_event("log_lines") as event:
             handle, backend, app_id = self._locate(app_handle, event)
             answers.check_replica(self.log_replicas(handle), handle, role_name, k)
+            if _may_be_gone(handle, backend):
+                from torchx.schedulers.kit.logs import LogQuery
+
+                query = LogQuery.of(regex=regex, since=since, until=until, should_tail=should_tail, streams=streams)
+                return self.open_logs(handle, [(role_name, k)], query)[0]
             return backend.log_iter(app_id, role_name, k, regex, since, until, should_tail, streams=streams)
 
     def log_replicas(self, app_handle: str) -> _Replicas:
@@ -94,8 +102,7 @@ class Handles(Watches):
             handle, backend, app_id = self._locate(app_handle, event)
             if backend.may_have_secrets(app_id):
                 read_run(answers.whole(handle))  # masks its secrets
-            may_be_gone = backend.capabilities.log_keep and not query.previous and _has_ended(handle)
-            if handle not in _forgotten and not may_be_gone:
+            if not _may_be_gone(handle, backend) or (query.previous and handle not in _forgotten):
                 return open_logs(backend, app_id, replicas, query)
             from torchx.runner.watching import archive
 
