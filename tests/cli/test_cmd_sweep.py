@@ -191,11 +191,24 @@ def test_values_arrive_exactly(torchx: Call, project: Path) -> None:
         (["--grid", "api_token=a,b", "utils.sh", "echo"], "the name of a credential"),
         (["--grid", "lr=1", "-s", "nosuch", "utils.sh", "echo"], "`nosuch`"),
         (["--grid", "lr=1", "--pack", "0", "utils.sh", "echo"], "`--pack 0`"),
+        (["--grid", "lr=1", "--pack", "2", "--dryrun", "utils.sh", "{lr}"], "`local_cwd` runs each task by itself"),
         (["--retry-failed", "@last", "--grid", "lr=1"], "`--retry-failed` takes"),
         (["--from", "nul.jsonl", "utils.echo", "--msg", "{v}"], "'a\\x00b' of `v`, of task 1, cannot be passed"),
         (["--grid", "v=1,it's", "dist.ddp", "-j", "1x1", "-m", "x", "--", "{v}"], "`it's` of `v` contains a `'`"),
     ],
-    ids=["placeholder", "no values", "no room", "too many", "credential", "scheduler", "pack", "both", "nul", "quote"],
+    ids=[
+        "placeholder",
+        "no values",
+        "no room",
+        "too many",
+        "credential",
+        "scheduler",
+        "pack",
+        "packs",
+        "both",
+        "nul",
+        "quote",
+    ],
 )
 def test_what_is_refused(torchx: Call, project: Path, argv: list[str], said: str) -> None:
     """Each mistake is one line, before anything is submitted."""

@@ -65,7 +65,7 @@ class CmdSweep(CmdRun):
 
     def go(self, runner: Runner, run_args: TorchXRunArgs, args: argparse.Namespace) -> None:
         tasks = _tasks(args)
-        runner.check_sweep(tasks)
+        runner.check_sweep(tasks, run_args.scheduler)
         if run_args.dryrun or getattr(args, "manifest", False):
             with NamesOnly():
                 info = call_runner(runner, "dryrun", run_args, sweep=True)

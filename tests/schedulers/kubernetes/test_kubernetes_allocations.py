@@ -94,6 +94,7 @@ def test_a_try_ends_by_itself(
     assert lines(scheduler, app_id, stream=Stream.STDERR) == ["no data\n"]
     assert (scheduler.log_replicas(app_id), len(cluster.objects)) == ([("r", 0)], made)
     assert scheduler.describe_many([app_id, within])[within] is not None
+    assert scheduler.changed([app_id], 0.01) == {app_id}  # no watch notices it
     with pytest.raises(NotFoundError, match="is not running: it is FAILED"):
         scheduler.enter(app_id, "r", 0, ["true"])
     scheduler.delete(app_id)

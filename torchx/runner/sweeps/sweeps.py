@@ -99,17 +99,22 @@ def _check_quotes(app: AppDef, tasks: TaskList) -> None:
             )
 
 
+def check_pack(backend: Scheduler[Any], scheduler: str, tasks: TaskList) -> None:
+    """Raise NotSupportedError if tasks are to share elements of an array, and this backend runs each by itself."""
+    if tasks.pack > 1 and not isinstance(backend, PacksTasks):
+        raise NotSupportedError(
+            f"`{scheduler}` runs each task by itself: in one element, they would have one log and one end",
+            hint="omit `--pack`, or run them on `slurm`, `lsf` or `kubernetes`",
+        )
+
+
 def submitter(backend: Scheduler[Any], info: AppDryRunInfo[Any], tasks: TaskList) -> Scheduler[Any]:
     """Return the scheduler that submits the sweep: ``backend`` as a job array, or else a pacer as single jobs.
 
     Raises NotSupportedError if tasks are to share elements of an array, and cannot.
     """
-    if tasks.pack > 1:
-        if not isinstance(backend, PacksTasks):
-            raise NotSupportedError(
-                f"`{info._scheduler}` runs each task by itself: in one element, they would have one log and one end",
-                hint="omit `--pack`, or run them on `slurm`, `lsf` or `kubernetes`",
-            )
+    check_pack(backend, str(info._scheduler), tasks)
+    if tasks.pack > 1 and isinstance(backend, PacksTasks):
         backend.check_pack(info)
     if isinstance(backend, RunsTasks):
         try:

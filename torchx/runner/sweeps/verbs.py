@@ -67,16 +67,18 @@ class Sweeps(Handles):
 
         return submit(self, apps, scheduler, {"cfg": cfg, "workspace": workspace}, max_parallel)
 
-    @staticmethod
-    def check_sweep(tasks: TaskList) -> None:
+    def check_sweep(self, tasks: TaskList, scheduler: str | None = None) -> None:
         """Validate the tasks of a sweep, before an image is built for it.
 
         Raises:
             SpecError: there are no tasks, or a value is invalid, or named like a credential.
+            NotSupportedError: tasks are to share elements of an array, which ``scheduler`` cannot do.
         """
         from torchx.runner.sweeps import sweeps
 
         sweeps.check(tasks)
+        if scheduler and tasks.pack > 1:
+            sweeps.check_pack(self._scheduler(scheduler), scheduler, tasks)
 
     def retry_sweep(self, app_handle: str, *, max_parallel: int | None = None) -> tuple[AppDryRunInfo[Any], TaskList]:
         """Return a request and the tasks of a sweep that failed, were cancelled or lost, for :meth:`schedule_sweep`.
