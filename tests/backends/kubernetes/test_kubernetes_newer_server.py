@@ -15,11 +15,11 @@ import pytest
 from tests.backends.docker.engine import Unavailable
 from tests.backends.kubernetes import cluster, newer_cluster, trainer
 from tests.backends.kubernetes.jobs import Jobs, audited
-from tests.backends.kubernetes.operators import defined, served, set_status
+from tests.backends.kubernetes.operators import defined, definitions, served, set_status
 from torchx.errors import BackendError
 from torchx.runs import NewRun, default_registry
 from torchx.schedulers.kubernetes.client import KubeApi
-from torchx.specs import AppDef, AppState, RetryPolicy
+from torchx.specs import AppDef, AppState, Ready, RetryPolicy
 from torchx.specs.tasks import TaskList
 from torchx.specs.wishes.retries import RETRY
 
@@ -333,6 +333,33 @@ def test_custom_resources_are_taken(jobs, kind, group, version, plural):
         assert app_id in [job.app_id for job in jobs.scheduler.list({"namespace": jobs.namespace})]
         jobs.scheduler.delete(app_id)
         assert jobs.scheduler.describe(app_id) is None
+
+
+@pytest.mark.parametrize(
+    ("depends", "kept"),
+    [({}, False), ({"maxItems": 1}, False), ({"maxItems": 5}, True)],
+    ids=["none", "one-at-most", "several"],
+)
+def test_a_jobset_depends_on_what_its_version_can(jobs, depends, kept):
+    """The server would drop the field, or refuse it; it is checked strictly, as JobSet's definition has it."""
+    one = {"type": "object", "required": ["name", "status"], "properties": {"name": {"type": "string"}}}
+    one["properties"]["status"] = {"type": "string", "enum": ["Ready", "Complete"]}
+    opened = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    part = {"name": {"type": "string"}, "replicas": {"type": "integer"}, "template": opened}
+    if depends:
+        part["dependsOn"] = {"type": "array", "items": one, **depends}
+    parts = {"type": "array", "items": {"type": "object", "properties": part}}
+    definition = definitions()["jobset.x-k8s.io"]
+    schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    schema["properties"]["spec"]["properties"] = {"replicatedJobs": parts}
+    servers = [jobs.role(name=name, num_replicas=2, port_map={"p": 80}, ready=Ready(tcp="p")) for name in ("a", "b")]
+    with defined(definition):
+        jobs.run(AppDef("two", [jobs.role(name="c", after=["a", "b"], ends_job=True), *servers]))
+        (item,) = cluster.call("GET", jobs.path("jobsets", group="apis/jobset.x-k8s.io/v1alpha2"))["items"]
+        found = {part["name"]: part.get("dependsOn") for part in item["spec"]["replicatedJobs"]}
+        wanted = [{"name": name, "status": "Ready"} for name in ("a", "b")] if kept else None
+        assert found == {"a": None, "b": None, "c": wanted}
+        assert item["spec"]["successPolicy"] == {"operator": "Any", "targetReplicatedJobs": ["c"]}
 
 
 POD_GROUPS: dict[str, Any] = {

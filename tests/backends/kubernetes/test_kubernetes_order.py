@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.kubernetes import dns
+from tests.backends.kubernetes import cluster, dns
 from tests.backends.kubernetes.jobs import Jobs
+from tests.backends.kubernetes.operators import served, set_status
 from tests.backends.orders import ORDER_CASES, OrderContract, OrderGround, once, orders_of
-from torchx.specs import BindMount, Role
+from torchx.schedulers.api import DescribeAppResponse
+from torchx.specs import AppDef, AppState, BindMount, Ready, Role
 
 ALL_AT_ONCE = "server-restarts-the-trainer"
 """Needs a JobSet, whose controller cannot be had here."""
@@ -42,3 +44,51 @@ class TestKubernetesOrder(OrderContract):
     @pytest.mark.parametrize("name", sorted(ORDER_CASES.keys() - {ALL_AT_ONCE}))
     def test_order(self, ground: OrderGround, name: str) -> None:
         super().test_order(ground, name)
+
+
+JOBSET = "apis/jobset.x-k8s.io/v1alpha2"
+
+
+def play(jobs: Jobs, name: str) -> None:
+    """What JobSet and the Job controller make of a part of the only JobSet: its pods."""
+    (item,) = cluster.call("GET", jobs.path("jobsets", group=JOBSET))["items"]
+    jobset = item["metadata"]["name"]
+    (part,) = (part for part in item["spec"]["replicatedJobs"] if part["name"] == name)
+    job = part["template"]["spec"]
+    for k in range(job["completions"]):
+        host = f"{jobset}-{name}-0-{k}"
+        marks = {"batch.kubernetes.io/job-completion-index": str(k)}
+        metadata = {"name": f"{host}-abcde", "labels": job["template"]["metadata"]["labels"], "annotations": marks}
+        pod = {**job["template"]["spec"], "hostname": host, "subdomain": jobset}
+        cluster.call("POST", jobs.path("pods"), {"metadata": metadata, "spec": pod})
+
+
+def test_a_jobset(jobs: Jobs) -> None:
+    """Its later part is created later, its pods find the others by their names, and it ends with one role."""
+    with served("jobset.x-k8s.io"), dns.served(jobs.namespace) as names:
+        serve = "cd /tmp; touch up; exec python3 -m http.server ${role.server.port.http}"
+        ask = "python3 -c 'import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).status)' http://$1/up"
+        server = jobs.role(serve, "server", overlay=names, port_map={"http": 8000}, ready=Ready(http="/up"))
+        server.num_replicas = 2
+        trainer = jobs.role(ask, "trainer", overlay=names, after=["server"], ends_job=True)
+        trainer.args = [*trainer.args, "sh", "${role.server.host}:${role.server.port.http}"]
+        app_id = jobs.run(AppDef("rl", [trainer, server]), cfg={"kind": "jobset"})
+        name = app_id.partition(":")[2]
+        network = {"clusterIP": "None", "publishNotReadyAddresses": True}
+        spec = {**network, "selector": {"app.kubernetes.io/instance": name}}
+        cluster.call("POST", jobs.path("services"), {"metadata": {"name": name}, "spec": spec})
+        play(jobs, "server")
+        jobs.until(app_id, lambda found: "waits for server to be ready (" in found.msg, timeout_s=60)
+        jobs.until(app_id, lambda found: states(found)[1:] == ["RUNNING", "RUNNING"] and "waits" not in found.msg)
+        play(jobs, "trainer")
+        jobs.until(app_id, lambda found: states(found)[0] == "SUCCEEDED")
+        assert jobs.log(app_id, "trainer") == ["200"]
+        set_status(jobs.path("jobsets", name, JOBSET), {"conditions": [{"type": "Completed", "status": "True"}]})
+        for k in range(2):
+            cluster.call("DELETE", jobs.path("pods", f"{name}-server-0-{k}-abcde") + "?gracePeriodSeconds=0")
+        ended = jobs.until(app_id)
+        assert (ended.state, states(ended)) == (AppState.SUCCEEDED, ["SUCCEEDED", "CANCELLED", "CANCELLED"])
+
+
+def states(found: DescribeAppResponse) -> list[str]:
+    return [r.state.name for of in found.roles_statuses for r in of.replicas]

@@ -128,6 +128,7 @@ def test_values_of_a_task_in_a_shell() -> None:
         (AppDef("a", []), "a task has 0 replicas"),
         (AppDef("a", [Role("w", "img", num_replicas=2)]), "a task has 2 replicas"),
         (AppDef("a", [Role("w", "img"), Role("v", "img", num_replicas=2)]), "a task has 3 replicas"),
+        (AppDef("a", [Role("w", "img", ends_job=True)]), "cannot wait for each other"),
         (AppDef("a", [Role("w", "img", max_retries=1)]), "cannot have retries"),
         (AppDef("a", [Role("w", "img")], metadata={RETRY: "oom:1"}), "cannot have retries"),
         (AppDef("a", [Role("w", "img")], metadata={WATCHDOG: "60s"}), "cannot have a watchdog"),

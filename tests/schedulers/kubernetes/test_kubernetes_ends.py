@@ -323,6 +323,7 @@ def test_the_rights_of_the_printed_role_are_enough(create, cfg, groups, plural, 
     others = {"patch services", "patch configmaps", "delete pods", "create pods/exec", "create pods/portforward"}
     others |= {"create podgroups"}  # only where the cluster schedules gangs: test_gang.py
     others |= {"create pods", "list localqueues"}  # of `torchx cp` after the end, and `torchx nodes`
+    others |= {"create services"}  # of roles in order
     if cfg == {} and create is create_mcad:  # its webhook asks for the rights to what it wraps
         others |= {"create pods", "create services"}
     assert {right for right in unused if not right.startswith("get ")} <= others

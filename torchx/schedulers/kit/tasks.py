@@ -8,6 +8,7 @@ from torchx.errors import NotFoundError, NotSupportedError
 from torchx.schedulers.api import NONE, DescribeAppResponse
 from torchx.schedulers.kit.shell import env_words, exports, quote
 from torchx.specs.api import AppDef, AppState, Role, is_terminal
+from torchx.specs.ready import has_order
 from torchx.specs.tasks import TaskList, TaskTable, fill
 from torchx.util.records import replace
 
@@ -28,6 +29,10 @@ def only_role(app: AppDef | None, backend: str, *, timeout: bool = False) -> Rol
     if len(roles) != 1 or roles[0].num_replicas != 1:
         count = sum(role.num_replicas for role in roles)
         raise NotSupportedError(f"a task has {count} replicas, but tasks of a sweep on `{backend}` can have only one")
+    if app is not None and has_order(app):
+        raise NotSupportedError(
+            f"tasks of a sweep on `{backend}` cannot wait for each other", hint="omit `ready` and `ends_job`"
+        )
     if wishes.retry or roles[0].max_retries:
         raise NotSupportedError(f"tasks of a sweep on `{backend}` cannot have retries")
     if wishes.watchdog:

@@ -47,6 +47,8 @@ _COPY = {"Pod": "create list delete"}
 """For `torchx cp` of a job that has ended, from its claims: see :mod:`torchx.schedulers.kubernetes.claims`."""
 _GANG = {"PodGroupV1Alpha2": "create get"}
 """For a gang of plain Jobs, where the cluster schedules gangs."""
+_ORDER = {"Service": "create"}
+"""For roles that wait for each other, beside what the operator creates."""
 
 
 def needed(kind: str, *, queued: bool, inline: bool = False, coscheduled: bool = False) -> dict[str, str]:
@@ -64,7 +66,8 @@ def role_manifest(kind: str, namespace: str, *, queued: bool, inline: bool = Fal
     ``inline`` code in a ConfigMap.
     """
     own = needed(kind, queued=queued, inline=inline, coscheduled=coscheduled)
-    rights = {**own, **_WEBSOCKET, **(_SWEEP | _GANG if kind == names.JOB else {}), **_COPY}
+    more = _SWEEP | _GANG if kind == names.JOB else _ORDER if kind in (names.JOBSET, names.VOLCANO) else {}
+    rights = {**own, **_WEBSOCKET, **more, **_COPY}
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
