@@ -9,11 +9,12 @@ import pytest
 
 from torchx.errors import NotSupportedError, SpecError
 from torchx.runner.launch.pipeline import _check_order
+from torchx.schedulers import get_scheduler_factories
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.verdict import describe, state_of
-from torchx.specs import AppDef, AppState, Ready, Role
+from torchx.specs import AppDef, AppState, Ready, ReplicaStatus, Role, RoleStatus
 from torchx.specs.order import Addresses, RoleOrder, order_of
 from torchx.specs.serialize import appdef_from_dict, appdef_to_dict
 
@@ -102,6 +103,14 @@ def test_backends_that_cannot() -> None:
         _check_order(app, "some", Capabilities(order=("tcp",)))
 
 
+@pytest.mark.parametrize("scheduler", ["aws_batch", "aws_sagemaker", "kubernetes_mcad"])
+def test_backends_without_order(scheduler: str) -> None:
+    """Before anything is submitted."""
+    caps = get_scheduler_factories()[scheduler]("tests").capabilities
+    with pytest.raises(NotSupportedError, match=f"`{scheduler}` cannot start them in order"):
+        _check_order(AppDef("a", [_server(), _trainer()]), scheduler, caps)
+
+
 def _facts(server: list[dict[str, Any]], trainer: AppState, **of_trainer: Any) -> JobFacts:
     app = [_server(ready=Ready(tcp="http")), _trainer(ends_job=True)]
     ups = [ReplicaFacts(role="server", replica=k, **values) for k, values in enumerate(server)]
@@ -127,3 +136,13 @@ def test_status_of_waiting_and_ending_roles() -> None:
 
 def test_an_order_without_probe() -> None:
     assert (str(RoleOrder()), str(RoleOrder(probe="log", what="up"))) == ("", "log `up`")
+
+
+@pytest.mark.parametrize(
+    ("ready_at", "ended_at", "said"),
+    [(17.0, None, "ready (1 of 1) after 12 s"), (30.0, 30.0, "ready (1 of 1)"), (None, None, "not ready (0 of 1)")],
+)
+def test_since_when_a_role_is_ready(ready_at: float | None, ended_at: float | None, said: str) -> None:
+    """A time that is not known is not shown."""
+    times = {"started_at": 5.0, "ended_at": ended_at, "ready_at": ready_at}
+    assert RoleStatus("server", [ReplicaStatus(0, AppState.RUNNING, "server", "", **times)], needs=1).order() == said

@@ -32,7 +32,8 @@ class ReplicaStatus:
         hostaddr: address of the host.
         started_at, ended_at: Unix times in seconds of its last process; None if unknown.
         memory_peak, memory_limit: peak memory usage and memory limit in bytes; None if unknown or not queried.
-        ready_at: Unix time at which its probe succeeded; None: it has not, or there is none.
+        ready_at: Unix time at which its probe succeeded; None: it has not, or there is none. That of its end: it was
+            ready, and it is not known since when.
     """
 
     _brief_repr = True
@@ -85,7 +86,8 @@ class RoleStatus:
         parts = [f"after {', '.join(self.after)}"] * bool(self.after)
         if self.needs:
             began = min((r.started_at for r in self.replicas if r.started_at), default=0.0)
-            when = f" after {duration(ready[self.needs - 1] - began)}" if len(ready) >= self.needs and began else ""
+            known = began and not any(r.ready_at and r.ready_at == r.ended_at for r in self.replicas)
+            when = f" after {duration(ready[self.needs - 1] - began)}" if len(ready) >= self.needs and known else ""
             parts.append(f"ready ({len(ready)} of {self.needs}){when}" if ready else f"not ready (0 of {self.needs})")
         return ", ".join([*parts, *["ends the job"] * self.ends_job])
 

@@ -45,7 +45,8 @@ class ReplicaFacts:
         stopped: it was ended because of other replicas or together with the whole job.
         before: why the process or pod that it replaces had failed.
         earlier: that failure, for the record, in case that nothing is left of the replica at its end.
-        ready: Unix time at which the probe of its role succeeded, seconds; 0: not yet, or it has none.
+        ready: Unix time at which the probe of its role succeeded, seconds; 0: not yet, or it has none. That of its end:
+            it was ready, and it is not known since when.
     """
 
     role: str

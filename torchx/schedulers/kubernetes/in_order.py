@@ -56,7 +56,7 @@ def is_decided(facts: JobFacts) -> bool:
 
 
 def _with_order(role: RoleFacts, order: RoleOrder, pods: Sequence[Pod]) -> RoleFacts:
-    ready = {pod.facts.replica: pod.ready for pod in pods if order.probe}
+    ready = {pod.facts.replica: min(pod.ready, pod.facts.ended or pod.ready) for pod in pods if order.probe}
     began = {pod.facts.replica: pod.began for pod in pods}
     replicas = [
         replace(r, ready=ready.get(r.replica, 0.0), started=began.get(r.replica, 0.0) if order.after else r.started)

@@ -39,7 +39,7 @@ class Pod:
         failures: failures of the replica; disruptions by the cluster do not count.
         restarts: restarts of its containers; in the result of :func:`read_pods`, also those of replaced pods.
         image: digest of the image that the node used; empty if unknown.
-        ready: Unix time since when it is ready, or was until it ended; 0 if it never was.
+        ready: Unix time since when it is ready; 0 if it never was; if it has ended, some time at which it was.
         began: Unix time of the start of its container; 0 if it has not started.
         age: sort key for the pods of one replica; see :func:`by_age`.
     """
