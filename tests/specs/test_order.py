@@ -144,5 +144,5 @@ def test_an_order_without_probe() -> None:
 )
 def test_since_when_a_role_is_ready(ready_at: float | None, ended_at: float | None, said: str) -> None:
     """A time that is not known is not shown."""
-    times = {"started_at": 5.0, "ended_at": ended_at, "ready_at": ready_at}
-    assert RoleStatus("server", [ReplicaStatus(0, AppState.RUNNING, "server", "", **times)], needs=1).order() == said
+    one = ReplicaStatus(0, AppState.RUNNING, "server", "", started_at=5.0, ended_at=ended_at, ready_at=ready_at)
+    assert RoleStatus("server", [one], needs=1).order() == said

@@ -342,8 +342,8 @@ def test_custom_resources_are_taken(jobs, kind, group, version, plural):
 )
 def test_a_jobset_depends_on_what_its_version_can(jobs, depends, kept):
     """The server would drop the field, or refuse it; it is checked strictly, as JobSet's definition has it."""
-    one = {"type": "object", "required": ["name", "status"], "properties": {"name": {"type": "string"}}}
-    one["properties"]["status"] = {"type": "string", "enum": ["Ready", "Complete"]}
+    fields = {"name": {"type": "string"}, "status": {"type": "string", "enum": ["Ready", "Complete"]}}
+    one = {"type": "object", "required": ["name", "status"], "properties": fields}
     opened = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     part = {"name": {"type": "string"}, "replicas": {"type": "integer"}, "template": opened}
     if depends:
