@@ -81,7 +81,9 @@ def lines(handle: str, replica: tuple[str, int], query: LogQuery) -> Iterator[st
         NotSupportedError: the archive has both streams together, and only the last attempt that the scheduler showed.
     """
     if query.previous or query.stream not in (None, Stream.COMBINED):
-        raise NotSupportedError("the archive has both streams together, of the last attempt", hint="omit `--streams` and `--previous`")
+        raise NotSupportedError(
+            "the archive has both streams together, of the last attempt", hint="omit `--streams` and `--previous`"
+        )
     from collections import deque
 
     found = _chosen(_Files(handle).read(replica), query)
