@@ -36,6 +36,7 @@ from torchx.schedulers.lsf.replicas import (
 from torchx.schedulers.lsf.request import RANK0_HOST, LsfBsub, cleanup_str, get_bsub, get_submit_script
 from torchx.schedulers.lsf.sweep_jobs import SpecialJobs
 from torchx.specs.api import AppState, CfgVal, runopts
+from torchx.specs.ready import PROBES
 from torchx.util.records import replace
 from torchx.util.reexports import reexports
 
@@ -76,6 +77,7 @@ class LsfScheduler(SpecialJobs):
         metrics="sums",
         watchdog=True,
         after=("ok", "any", "fail"),
+        order=PROBES,
     )
     transient = re.compile(r"(?i)LSF is down|daemon not responding|cannot connect to LSF|communication time ?out")
     programs = "LSF's commands (bsub, bjobs, ...)"

@@ -202,7 +202,7 @@ EVENTS = "1 start 0 7\n1 up s/0 n1\n"
             "role s ended before it was ready: log `it is up`",
             "SUCCEEDED CANCELLED",
         ),
-        ("5 unready x/0 late \t\n", "FAILED", "x/0 was not ready", "CANCELLED CANCELLED"),
+        ("5 unready x/0 late \t\n", "FAILED", "role x was not ready", "CANCELLED CANCELLED"),
     ],
 )
 def test_what_is_reported(events: str, state: str, said: str, states: str) -> None:

@@ -10,6 +10,8 @@ from torchx.specs.ready import has_order
 from torchx.util.records import replace
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from torchx.schedulers.kit.facts import JobFacts, RoleFacts
     from torchx.specs.api import AppDef, Role
     from torchx.specs.order import Addresses
@@ -38,10 +40,14 @@ def with_order(facts: JobFacts) -> JobFacts:
 
 def orders_of(facts: JobFacts) -> dict[str, RoleOrder]:
     """Return the order of each role, by the definition of the job; empty if it has none."""
+    return _orders(facts.definition)
+
+
+def _orders(roles: Sequence[Role]) -> dict[str, RoleOrder]:
     from torchx.errors import SpecError
     from torchx.specs.api import AppDef
 
-    app: AppDef = AppDef(facts.app_id, list(facts.definition))
+    app: AppDef = AppDef("", [*roles])
     try:
         return order_of(app) if has_order(app) else {}
     except SpecError:  # of a record that another version wrote
@@ -94,6 +100,15 @@ def ended(name: str, order: RoleOrder, said: str = "") -> str:
     """
     how = f": {order}" if order.probe else ""
     return f"role {name} ended before it was ready{how}{f'; its last words: {said}' if said else ''}"
+
+
+def unready(roles: Sequence[Role], name: str, *, early: bool, seen: str, said: str) -> str:
+    """Return :func:`ended` (``early``) or :func:`late` on one of these roles."""
+    role = next((role for role in roles if role.name == name), None)
+    order = _orders(roles).get(name)
+    if role is None or role.ready is None or order is None:
+        return f"role {name} was not ready"
+    return ended(name, order, said) if early else late(name, order, role.ready.within, seen, said)
 
 
 def graph(app: AppDef) -> list[str]:

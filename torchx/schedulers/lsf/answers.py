@@ -12,6 +12,7 @@ from torchx.schedulers.batch.queries import Known
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kit.failures import SHELL, signal_name
 from torchx.schedulers.kit.verdict import describe, state_of
+from torchx.schedulers.lsf.order import Marks
 from torchx.schedulers.lsf.parse import Row, job_name, report_end, rows, whole
 from torchx.schedulers.lsf.reasons import BY_OWNER, KINDS, SUSPENDED, app_state, term, why_ended, why_pending
 from torchx.specs.api import AppState, Role
@@ -93,6 +94,7 @@ def facts_of(
     times: tuple[float, float] = (0, 0),
     hang: str = "",
     silent: bool = False,
+    marks: Marks | None = None,
 ) -> JobFacts:
     """Facts about one job.
 
@@ -101,6 +103,7 @@ def facts_of(
         exits: the recorded ends of replicas, by the numbers of role and replica.
         times: Unix times of the first start and the last end of a replica, or 0; LSF itself reports minutes only.
         silent: the watchdog ended the job.
+        marks: what the replicas of a job with an order have recorded.
     """
     members = sorted(found, key=lambda row: (row.role, row.k))
     numbers = sorted({row.role for row in members} | set(range(len(roles))))
@@ -113,13 +116,17 @@ def facts_of(
     ]
     if silent:
         facts = [replace(one, stopped=True) for one in facts]
+    if marks is not None:
+        facts = [marks.on(f, (r.role, r.k), bool(roles[r.role].after)) for r, f in zip(members, facts, strict=True)]
+    why = marks.late if marks is not None and marks.late else hang if silent else ""
     by_role: dict[int, list[ReplicaFacts]] = {index: [] for index in numbers}
     for row, one in zip(members, facts, strict=True):
         by_role[row.role].append(one)
     started = [times[0]] if times[0] else [r.started for r in members if r.started is not None]
     ended = [r.ended for r in members if r.ended is not None] + ([times[1]] if times[1] else [])
     states = {r.state for r in facts}
-    cancelled = AppState.CANCELLED in states and AppState.FAILED not in states and not silent
+    over = silent or (marks is not None and (marks.late or marks.finished))
+    cancelled = AppState.CANCELLED in states and AppState.FAILED not in states and not over
     return JobFacts(
         app_id=app_id,
         roles=[
@@ -128,12 +135,13 @@ def facts_of(
                 replicas=by_role[index],
                 min_replicas=roles[index].min_replicas if index < len(roles) else None,
                 ending=any(r.state is AppState.PENDING for r in by_role[index]),  # a failure ends pending replicas
+                ends_job=index < len(roles) and roles[index].ends_job,
             )
             for index, name in names.items()
         ],
-        state=AppState.FAILED if silent else None,
-        reason=hang if silent else "",
-        kind="timeout" if silent else "",
+        state=AppState.FAILED if why or silent else None,
+        reason=why,
+        kind="timeout" if why or silent else "",
         hang=hang,
         cancelled=cancelled,
         restarts=restarts,

@@ -13,6 +13,7 @@ from torchx.schedulers.kit.failures import SHELL
 from torchx.schedulers.kit.files import Files
 from torchx.schedulers.lsf.answers import NO_PROGRAM, Exit, facts_of, left_row, nothing_left
 from torchx.schedulers.lsf.ends import NOTE, Ends
+from torchx.schedulers.lsf.order import Marks, mark_files, read_marks
 from torchx.schedulers.lsf.parse import Row, report_end, whole
 from torchx.schedulers.lsf.replicas import (
     CANCELLED_FILE,
@@ -25,7 +26,8 @@ from torchx.schedulers.lsf.replicas import (
     SUBMITTED_FILE,
 )
 from torchx.schedulers.lsf.sweeps import SWEEP_FILE, describe, ends_of, report_name, size_of, tasks_of
-from torchx.specs.api import Role
+from torchx.specs.api import AppDef, Role
+from torchx.specs.ready import has_order
 from torchx.specs.wishes.retries import read_attempts
 from torchx.supervisor.layout import HANG_FILE
 from torchx.util.records import replace
@@ -54,6 +56,7 @@ def jobs_of(
     packed = {app_id: pack for app_id, (_, _, pack) in sweeps.items() if pack > 1}
     found = {**found, **{i: tasks_of(found[i], exits[i], folders[i], roles[i], pack) for i, pack in packed.items()}}
     reports = _ends(files, found, folders, roles, sweeps=sweeps, exits=exits)
+    orders = _marks(files, folders, roles)
     jobs = {}
     for app_id, members in found.items():
         folder = folders.get(app_id)
@@ -65,9 +68,11 @@ def jobs_of(
         def text(name: str, folder: JobFolder = folder) -> str:
             return texts.get(folder.file(name), b"").decode("utf-8", "replace")
 
+        marks = orders.get(app_id)
         young = time.time() - whole(text(SUBMITTED_FILE).strip()) < _KNOWN_AFTER_S
         told = [_with_report(row, reports[app_id].get((row.role, row.k), "")) for row in members]
-        shown = told if text(CANCELLED_FILE) else [_settled(row, exits[app_id], ends) for row in told]
+        over = text(CANCELLED_FILE) or (marks is not None and (marks.late or marks.finished))
+        shown = told if over else [_settled(row, exits[app_id], ends) for row in told]
         rest = [
             left_row(app_id, *position, left=exits[app_id].get(position), report=reports[app_id].get(position, ""))
             or nothing_left(app_id, *position, young=young)
@@ -85,12 +90,23 @@ def jobs_of(
                 attempts=attempts,
                 hang=text(HANG_FILE).strip(),
                 silent=bool(text(SILENT_FILE)),
+                marks=marks,
                 times=(whole(text(STARTED_FILE).strip()), whole(text(ENDED_FILE).strip())),
             )
             facts = facts if shown == told else replace(facts, notes=[NOTE], ended=None)
             width, size, _ = sweeps[app_id]
             jobs[app_id] = Known(facts, folder, describe(facts, width) if size else None)
     return jobs
+
+
+def _marks(files: Files, folders: Mapping[str, JobFolder], roles: Mapping[str, Sequence[Role]]) -> dict[str, Marks]:
+    """Return what the replicas of jobs with an order have recorded, by one query."""
+    names = {i: mark_files(of) for i, of in roles.items() if of and has_order(AppDef("", [*of]))}
+    texts = read_whole(files, [folders[i].file(name) for i, of in names.items() for name in of]) if names else {}
+    return {
+        i: read_marks(roles[i], {name: texts.get(folders[i].file(name), b"").decode("utf-8", "replace") for name in of})
+        for i, of in names.items()
+    }
 
 
 def _with_report(row: Row, report: str) -> Row:

@@ -1,6 +1,8 @@
 #!/bin/bash
 # Runs one replica of an LSF job; torchx/schedulers/lsf/replicas.py appends a case for each replica.
 #
+# Lines that begin with `# @ORDER@` are for jobs whose roles wait for others: see order.sh.
+#
 # bash, not sh: for `read -t`, which sleeps without a program, and /dev/tcp, which shows whether a port is in use.
 #
 # shellcheck disable=SC2034,SC2154
@@ -54,6 +56,7 @@ torchx_rank0() {
     fi
     export TORCHX_RANK0_HOST="$host"
     [ -z "$port" ] || [ -n "$own_network" ] || export TORCHX_RANK0_PORT="$port"
+    # @ORDER@ torchx_await
 }
 
 torchx_bjobs() { # what bjobs prints; a failure, which does not mean that there are no jobs, is said in the log of the replica
@@ -103,6 +106,7 @@ torchx_retried() { # whether another attempt follows this failure
 }
 
 torchx_failed() {
+    # @ORDER@ if [ -e "$job/finished" ] || [ -e "$job/late" ]; then [ "$code" != 99 ] || code=1; exit "$code"; fi
     local silent=; { read -r silent <"$job/silent"; } 2>/dev/null && spare=-1
     if [ "$silent" = cancel ]; then : # never retried
     elif [ -n "$python" ]; then ! torchx_judged || exit "$code"
@@ -117,6 +121,7 @@ torchx_failed() {
     fi
     # LSF may requeue a replica that was killed.
     [ "$killed" = 1 ] && [ "$retries" -gt 0 ] || torchx_over
+    # @ORDER@ torchx_close
     exit "$code"
 }
 
@@ -158,6 +163,7 @@ torchx_run() {
     [ ! -e "$job/cancelled" ] || exit 143 # LSF had requeued it when it was cancelled
     suffix='' timed=''
     torchx_take_part "$1"
+    # @ORDER@ torchx_join
     export TORCHX_STEPS="$dir/steps" TORCHELASTIC_ERROR_FILE="$dir/error.json" # not that of a job in which this one was submitted
     rm -f "$dir/exit" "$dir/error.json"; rm -rf "$job/over/$role.$k"
     (set -C; printf '%(%s)T' -1 >"$job/started") 2>/dev/null
@@ -178,6 +184,7 @@ torchx_run() {
     fi
     torchx_note
     printf '%(%s)T' -1 >"$job/ended"
+    # @ORDER@ torchx_leave
     [ "$code" = 0 ] || torchx_failed
     torchx_over
     exit 0

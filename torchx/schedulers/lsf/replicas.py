@@ -16,17 +16,24 @@ from __future__ import annotations
 
 import posixpath
 import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from torchx.schedulers.batch.folders import folder_name
+from torchx.schedulers.batch.order import with_hooks
 from torchx.schedulers.kit.replicas import Replica
 from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
 from torchx.schedulers.lsf.options import Opts, in_docker
+from torchx.schedulers.lsf.order import addresses_of, part
 from torchx.schedulers.lsf.parse import group_of, job_name
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS, ENV_STEPS
 from torchx.specs.api import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
 from torchx.specs.mounts import format_mount
 from torchx.specs.wishes import Wishes
+
+if TYPE_CHECKING:
+    from torchx.specs.order import RoleOrder
 
 REPLICAS_FILE = "replicas.sh"
 SUBMIT_FILE = "submit.sh"
@@ -48,7 +55,15 @@ ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
 ENV_RANK0_PORT = "TORCHX_RANK0_PORT"
 
 
-def render_replicas(app_id: str, app: AppDef, members: list[Replica], cfg: Opts, *, whole: bool = True) -> str:
+def render_replicas(
+    app_id: str,
+    app: AppDef,
+    members: list[Replica],
+    cfg: Opts,
+    *,
+    whole: bool = True,
+    orders: dict[str, RoleOrder] | None = None,
+) -> str:
     """Return the text of ``replicas.sh`` for these replicas; not ``whole``:
     without the part that is the same in every job.
     """
@@ -67,16 +82,18 @@ def render_replicas(app_id: str, app: AppDef, members: list[Replica], cfg: Opts,
         f" total={sum(role.num_replicas for role in app.roles)} python={quote(python)}"
         f" watch={quote(watch)} wish={quote(wishes.texts.get('watchdog', ''))}",
         *more,
-        read_script(__file__, "replica.sh").strip() if whole else _LEFT_OUT,
+        *([part(app, orders, retry=bool(python))] if orders else []),
+        with_hooks(read_script(__file__, "replica.sh").strip(), bool(orders)) if whole else _LEFT_OUT,
         'case "$1.$2" in',
     ]
     numbers = {role.name: index for index, role in enumerate(app.roles)}
+    late = addresses_of(app)[1] if orders else {}
     for member in members:
-        lines += _replica(app_id, numbers[member.role.name], member, cfg, retry=bool(python))
+        lines += _replica(app_id, numbers[member.role.name], member, cfg, retry=bool(python), late=late)
     return "\n".join([*lines, '*) echo "torchx: no replica $1.$2" >&2; exit 64 ;;', "esac", ""])
 
 
-def _replica(app_id: str, index: int, member: Replica, cfg: Opts, *, retry: bool) -> list[str]:
+def _replica(app_id: str, index: int, member: Replica, cfg: Opts, *, retry: bool, late: Mapping[str, str]) -> list[str]:
     role, k = member.role, member.k
     folder = folder_name(role.name)
     everybody = role.retry_policy is RetryPolicy.APPLICATION
@@ -84,8 +101,8 @@ def _replica(app_id: str, index: int, member: Replica, cfg: Opts, *, retry: bool
     name = job_name(app_id, index, role.name, k)
     rank0 = job_name(app_id, index, role.name, 0)
     plain, secret = split(role.env)
-    words = env_words(plain)
-    fixed = [f"{name}={quote(value)}" for name, value in plain.items() if name in READ_ONLY]
+    words = env_words(plain, late)
+    fixed = [f"{name}={quote(value, late)}" for name, value in plain.items() if name in READ_ONLY]
     words += fixed if words or not fixed else ["env", *fixed]
     container = f"torchx_container {_container(name)}" if in_docker(cfg) else "exec --"
     return [
@@ -93,11 +110,12 @@ def _replica(app_id: str, index: int, member: Replica, cfg: Opts, *, retry: bool
         f"role={index} k={k} folder={quote(posixpath.join(folder, str(k)))} rank0={quote(rank0)}",
         f"policy={role.retry_policy.value} retries={0 if retry else role.max_retries} spare={spare}"
         + (" scope=$job" if everybody else f" scope=$job/{quote(folder)}"),
+        *([f"ports={quote(' '.join(map(str, role.port_map.values())))}"] if late else []),
         f"cwd={quote(role.image)}" if posixpath.isabs(role.image) else "cwd=$PWD",
         "torchx_program() {",
-        *exports({name: value for name, value in plain.items() if name not in READ_ONLY}),
+        *exports({name: value for name, value in plain.items() if name not in READ_ONLY}, late),
         *(["torchx_secrets"] if secret else []),
-        " ".join([container, *words, get_command(name, role, cfg)]),
+        " ".join([container, *words, get_command(name, role, cfg, late)]),
         "}",
         'torchx_run "$3" ;;' if retry else "torchx_run ;;",
     ]
@@ -119,16 +137,16 @@ def _container(name: str) -> str:
     return f'{quote(f"torchx-{name}")}"$suffix"'  # the attempt, because attempts may overlap
 
 
-def get_command(job_name: str, role: Role, cfg: Opts) -> str:
-    """Return the shell command line of one replica."""
+def get_command(job_name: str, role: Role, cfg: Opts, known: Mapping[str, str] | None = None) -> str:
+    """Return the shell command line of one replica; ``known``: placeholders, with their variables."""
     if in_docker(cfg):
-        return get_docker_command(job_name, role, cfg)
-    return " ".join(map(quote, [role.entrypoint, *role.args]))
+        return get_docker_command(job_name, role, cfg, known)
+    return " ".join(quote(word, known) for word in [role.entrypoint, *role.args])
 
 
-def get_docker_command(job_name: str, role: Role, cfg: Opts) -> str:
+def get_docker_command(job_name: str, role: Role, cfg: Opts, known: Mapping[str, str] | None = None) -> str:
     """Return the shell command line of a replica in a container, run as the user; ``$job`` is the job's folder there,
-    too.
+    too. ``known``: see :func:`get_command`.
     """
     words = []
     late = ['-u "$(id -u):$(id -g)"', '-v "$job:$job"', f"-e {ENV_RANK0_HOST}", f"-e {ENV_RANK0_PORT}"]
@@ -149,4 +167,4 @@ def get_docker_command(job_name: str, role: Role, cfg: Opts) -> str:
         late += ['--gpus "\\"device=$CUDA_VISIBLE_DEVICES\\""']
     end = ["--entrypoint", role.entrypoint, role.image, *role.args]
     head = f"docker run --rm --init --name {_container(job_name)}"
-    return " ".join([head, *map(quote, words), *late, *map(quote, end)])
+    return " ".join([head, *(quote(w, known) for w in words), *late, *(quote(w, known) for w in end)])

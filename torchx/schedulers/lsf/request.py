@@ -15,6 +15,7 @@ from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.kit.shell import quote
 from torchx.schedulers.lsf.client import NO_LSF
 from torchx.schedulers.lsf.options import Opts, bsub_words
+from torchx.schedulers.lsf.order import addresses_of
 from torchx.schedulers.lsf.parse import group_of, job_name, name_parts
 from torchx.schedulers.lsf.replicas import (
     ATTEMPT_FILE,
@@ -31,10 +32,11 @@ from torchx.specs.api import AppDef, Role, parse_app_handle
 from torchx.specs.gpu_types import native
 from torchx.specs.serialize import masked
 from torchx.specs.wishes import Wishes
-from torchx.util.records import dataclass
+from torchx.util.records import dataclass, field
 
 if TYPE_CHECKING:
     from torchx.schedulers.lsf.sweeps import Arrays
+    from torchx.specs.order import RoleOrder
 
 RANK0_HOST = "RANK0_HOST"
 """Placeholder for the host of replica 0, which LSF chooses."""
@@ -63,6 +65,7 @@ class LsfBsub:
         cmd: the program that runs the submission script.
         after: condition on other jobs for its start, for ``bsub -w``; empty: none.
         arrays: the tasks of a sweep, which replace the only replica.
+        orders: of the roles; empty if the job has none.
     """
 
     jobdir: str | None
@@ -72,6 +75,7 @@ class LsfBsub:
     cmd: list[str]
     after: str = ""
     arrays: Arrays | None = None
+    orders: dict[str, RoleOrder] = field(default_factory=dict)
 
     def check(self) -> None:
         """Render one replica per role, because the others differ by macros only. Raises SpecError for a word that
@@ -80,7 +84,7 @@ class LsfBsub:
         app = copy.deepcopy(self.app)
         for role in app.roles:
             role.num_replicas = 1
-        sample = LsfBsub(self.jobdir, self.app_id, app, self.cfg, self.cmd, self.after)
+        sample = LsfBsub(self.jobdir, self.app_id, app, self.cfg, self.cmd, self.after, orders=self.orders)
         sample.materialize(), sample.replicas(whole=False)
 
     def materialize(self, rank0_host: str = RANK0_HOST) -> str:
@@ -94,17 +98,18 @@ class LsfBsub:
         return render_secrets(self.app, self._members(), known)
 
     def _members(self) -> list[Replica]:
-        return list(replicas(self.app, self.app_id, rank0_env=ENV_RANK0_HOST))
+        addresses = addresses_of(self.app)[0] if self.orders else None
+        return list(replicas(self.app, self.app_id, rank0_env=ENV_RANK0_HOST, addresses=addresses))
 
     def replicas(self, *, whole: bool = True) -> str:
         """Return the script that the LSF jobs run; not ``whole``: without the part that is the same in every job."""
         if self.arrays is not None:
             return self.arrays.script(self.app_id, self._members()[0].role)
-        return render_replicas(self.app_id, self.app, self._members(), self.cfg, whole=whole)
+        return render_replicas(self.app_id, self.app, self._members(), self.cfg, whole=whole, orders=self.orders)
 
     def __str__(self) -> str:
         app, rest = shown_part(self.app)
-        shown = LsfBsub(self.jobdir, self.app_id, app, self.cfg, self.cmd, self.after)
+        shown = LsfBsub(self.jobdir, self.app_id, app, self.cfg, self.cmd, self.after, orders=self.orders)
         names = dict.fromkeys(name for role in app.roles for name in split(role.env)[1])
         secret = f"\n# {SECRETS_FILE}, which the replicas read: {', '.join(names)}\n" if names else ""
         text = f"# {SUBMIT_FILE}\n{shown.materialize()}\n# {REPLICAS_FILE}\n{shown.replicas(whole=False)}"

@@ -18,6 +18,7 @@ from torchx.schedulers.lsf.attempts import OPTIONS_FILE, policy
 from torchx.schedulers.lsf.client import NO_LSF, refusal
 from torchx.schedulers.lsf.jobs import LsfJobs
 from torchx.schedulers.lsf.options import Opts, job_dir
+from torchx.schedulers.lsf.order import order_for
 from torchx.schedulers.lsf.parse import was_released
 from torchx.schedulers.lsf.replicas import REPLICAS_FILE, STARTED_FILE, SUBMIT_FILE
 from torchx.schedulers.lsf.request import NAMES, LsfBsub, after
@@ -50,6 +51,7 @@ class SubmitsJobs(SiteWorkspaceMixin, LsfJobs):
             policy(app, opts, self.capabilities)
             self._check_earlier(app, cfg)
         request = LsfBsub(job_dir(cfg), make_unique(NAMES.make(app.name)), app, opts, ["/bin/bash"], after(app))
+        request.orders = order_for(app, opts)
         request.check()
         return AppDryRunInfo(request, str)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from torchx.errors import NotSupportedError
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.batch.folders import JobFolder, folder_name, read_whole
+from torchx.schedulers.batch.order import with_hooks
 from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.kit.shell import quote, read_script
 from torchx.schedulers.kit.tasks import (
@@ -109,7 +110,7 @@ class Arrays:
             "#!/bin/bash",
             f"# The tasks of torchx job {app_id}.",
             f"app={quote(app_id)} group={quote(group_of(app_id))} own_network= python=",
-            read_script(__file__, "replica.sh").strip(),
+            with_hooks(read_script(__file__, "replica.sh").strip(), False),
             read_script(__file__, "task.sh").strip(),
             *([read_script(__file__, "pack.sh").strip()] if pack > 1 else ()),
             several if pack > 1 else one,

@@ -15,7 +15,7 @@ from torchx.schedulers.kit.verdict import fold
 from torchx.schedulers.slurm.events import SLURM_LOG, STEP_LOG, JobEvents, ReplicaEvents
 from torchx.schedulers.slurm.parse import JobRecord, name_of
 from torchx.schedulers.slurm.reasons import ENDINGS, NEVER_STARTED, app_state, reason_sentence
-from torchx.specs.api import AppDef, AppState, RetryPolicy, Role, is_terminal
+from torchx.specs.api import AppState, RetryPolicy, Role, is_terminal
 from torchx.specs.wishes.retries import Attempt
 from torchx.supervisor.layout import HANG_FILE
 from torchx.util.records import dataclass, field, replace
@@ -228,14 +228,11 @@ def _reason(job: Job, state: AppState, now: float | None) -> str:
 
 def _unready(job: Job, path: str, how: str, seen: str, said: str) -> str:
     """Return why a job ended of which a role was not ready."""
-    from torchx.schedulers.kit.order import ended, late
-    from torchx.specs.order import order_of
+    from torchx.schedulers.kit.order import unready
 
-    role = next((role for role in job.roles if folder_name(role.name) == posixpath.dirname(path)), None)
-    if role is None or role.ready is None:
-        return f"{path} was not ready"
-    order = order_of(AppDef(job.app_id, [*job.roles]))[role.name]
-    return ended(role.name, order, said) if how == "early" else late(role.name, order, role.ready.within, seen, said)
+    folder = posixpath.dirname(path)
+    name = next((role.name for role in job.roles if folder_name(role.name) == folder), folder)
+    return unready(job.roles, name, early=how == "early", seen=seen, said=said)
 
 
 def _cancelled(record: JobRecord) -> str:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from torchx.errors import ConfigError, NotSupportedError
 from torchx.schedulers.batch.attempts import script
 from torchx.schedulers.batch.folders import SECRETS_FILE, folder_name
+from torchx.schedulers.batch.order import with_hooks
 from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
 from torchx.schedulers.slurm.containers import container_words, environment, setup_lines
 from torchx.schedulers.slurm.options import NODE_OPTIONS, SlurmOpts, early_warning, job_words, node_options
-from torchx.schedulers.slurm.order import addresses_of, part, with_hooks
+from torchx.schedulers.slurm.order import addresses_of, part
 from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppDef, BindMount, Role
 from torchx.util.records import dataclass, field
