@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from torchx.errors import NotSupportedError
 from torchx.runner import Runner, get_runner
 from torchx.specs import AppDef, AppState, AppStatus, Ready, RetryPolicy, Role, is_terminal
 from torchx.specs.failures import parse_failure
@@ -178,7 +179,11 @@ class OrderGround(NamedTuple):
         role: a role that runs ``sh -c SCRIPT``, by name and script.
         first: returns, for a new job, two conditions of ``sh``: the first is true when it is asked first, and the
             second from the second time on; None: such cases are skipped.
+<<<<<<< HEAD
         file: roles are ready when this file is there, since the backend does not see their output.
+=======
+        refused: cases that the backend refuses.
+>>>>>>> 8cca7fac (LSF: roles in order (wip))
         left: what still runs of a job; empty: nothing.
     """
 
@@ -189,6 +194,7 @@ class OrderGround(NamedTuple):
     cfg: Mapping[str, Any] = {}
     first: Callable[[], tuple[str, str]] | None = None
     file: str = ""
+    refused: tuple[str, ...] = ()
 
     def submit(self, case: Case) -> str:
         roles = []
@@ -253,6 +259,10 @@ class OrderContract:
     def test_order(self, ground: OrderGround, name: str) -> None:
         """What becomes of the job and its replicas, why, and that nothing of it is left."""
         case = ORDER_CASES[name]
+        if name in ground.refused:
+            with pytest.raises(NotSupportedError):
+                ground.submit(case)
+            return
         handle = ground.submit(case)
         if case.cancel:
             seen = ground.until(handle, lambda s: is_terminal(s.state) or _is_there(case.cancel, s))

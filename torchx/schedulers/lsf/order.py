@@ -66,7 +66,7 @@ def part(app: AppDef, orders: dict[str, RoleOrder], *, retry: bool) -> str:
         moves.append("0" if named is None else "1")
     alone = [not retry and role.retry_policy is not RetryPolicy.APPLICATION for role in app.roles]
     more = {
-        "sizes": [str(role.num_replicas) for role in app.roles],
+        "members": [str(role.num_replicas) for role in app.roles],
         "gang": [str(role.min_replicas or role.num_replicas) for role in app.roles],
         "listed": ["" if (port := first_port(role)) is None else str(port) for role in app.roles],
         "probe_port": ports,
@@ -97,9 +97,11 @@ class Marks:
         if one.state is AppState.RUNNING and position not in self.began:
             return replace(one, state=AppState.PENDING, reason="" if after else _WAITS)
         known = one.state in (AppState.RUNNING, AppState.SUCCEEDED)
-        return replace(
-            one, ready=self.ready.get(position, 0.0) if known else 0.0, stopped=one.stopped or bool(self.late)
-        )
+        ready = self.ready.get(position, 0.0) if known else 0.0
+        ended = one.state in (AppState.FAILED, AppState.CANCELLED)
+        if self.late and ended:  # with the job
+            return replace(one, state=AppState.CANCELLED, stopped=True)
+        return replace(one, ready=ready)
 
 
 def mark_files(roles: Sequence[Role]) -> list[str]:

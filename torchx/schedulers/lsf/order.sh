@@ -1,6 +1,6 @@
 #!/bin/bash
 # The part of the replicas' script for roles that wait for others, present in jobs with an order: replica.sh calls its functions in
-# the lines marked @ORDER@. torchx/schedulers/lsf/order.py sets the arrays of roles `sizes`, `gang` (how many must have a host),
+# the lines marked @ORDER@. torchx/schedulers/lsf/order.py sets the arrays of roles `members`, `gang` (how many must have a host),
 # `after`, `probes`, `what`, `within`, `least_ready`, `ends_job`, `scopes`, `listed` and `probe_port` (the first port, and that to probe; `moves`: it is counted up).
 #
 # Replicas leave marks in the folder `order`, KIND.ROLE.K, which begin with the number of the attempt.
@@ -41,8 +41,8 @@ torchx_is_ready() { # role, command that is called with number, kind and role
 
 torchx_await() { # until all replicas have a host, and the roles that this one waits for are ready
     local r n host index p
-    for r in "${!sizes[@]}"; do torchx_until "${gang[r]}" host "$r" || return 1; done
-    for r in "${!sizes[@]}"; do
+    for r in "${!members[@]}"; do torchx_until "${gang[r]}" host "$r" || return 1; done
+    for r in "${!members[@]}"; do
         local -A seen=()
         hosts[r]=''
         while read -r n host; do
@@ -56,7 +56,7 @@ torchx_await() { # until all replicas have a host, and the roles that this one w
     for p in $ports; do printf -v "port_$p" %d $((p + mine)); done
     for r in ${after[role]}; do torchx_is_ready "$r" torchx_until || return 1; done
     [ "$killed" = 0 ] || return 1
-    sizes_now=("$(stat -c %s "$dir/stdout.log" 2>/dev/null || echo 0)" "$(stat -c %s "$dir/stderr.log" 2>/dev/null || echo 0)")
+    began_at=("$(stat -c %s "$dir/stdout.log" 2>/dev/null || echo 0)" "$(stat -c %s "$dir/stderr.log" 2>/dev/null || echo 0)")
     torchx_mark began "$(printf '%(%s)T' -1)"
     [ -z "${probes[role]}" ] || { torchx_prober 2>/dev/null & prober=$!; }
 }
@@ -65,7 +65,7 @@ torchx_look() {
     local file=${what[role]}
     [ "${probes[role]}" != file ] || [ "${file:0:1}" = / ] || file=$PWD/$file
     probe "${probes[role]}" "$own" $((probe_port[role] + (moves[role] ? mine : 0))) "$file" \
-        "$dir/stdout.log" "${sizes_now[0]}" "$dir/stderr.log" "${sizes_now[1]}"
+        "$dir/stdout.log" "${began_at[0]}" "$dir/stderr.log" "${began_at[1]}"
 }
 
 torchx_prober() { # in the background
@@ -112,13 +112,13 @@ torchx_close() { # whether the end of this replica ends the job
     [ -e "${lost[0]}" ] || lost=()
     over=$(($(torchx_count over "$role") + ${#lost[@]}))
     if [ "${ends_job[role]}" = 1 ]; then
-        [ "$over" -ge "${sizes[role]}" ] && (set -C; echo "$role" >"$job/finished") 2>/dev/null && torchx_end_job
+        [ "$over" -ge "${members[role]}" ] && (set -C; echo "$role" >"$job/finished") 2>/dev/null && torchx_end_job
         return
     fi
-    for r in "${!sizes[@]}"; do
+    for r in "${!members[@]}"; do
         case " ${after[r]} " in *" $role "*) torchx_has "${gang[r]}" began "$r" || waits=1 ;; esac
     done
     [ -n "$waits" ] && [ -n "${probes[role]}" ] || return 0
     never=$(comm -23 <(torchx_marks over "$role" | cut -d ' ' -f 1 | sort) <(torchx_marks ready "$role" | cut -d ' ' -f 1 | sort) | wc -l)
-    [ $((sizes[role] - never - ${#lost[@]})) -ge "${least_ready[role]}" ] || torchx_unready early ''
+    [ $((members[role] - never - ${#lost[@]})) -ge "${least_ready[role]}" ] || torchx_unready early ''
 }

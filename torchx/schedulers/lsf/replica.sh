@@ -121,7 +121,7 @@ torchx_failed() {
     fi
     # LSF may requeue a replica that was killed.
     [ "$killed" = 1 ] && [ "$retries" -gt 0 ] || torchx_over
-    # @ORDER@ torchx_close
+    # @ORDER@ [ ${#lost[@]} -gt "$spare" ] || torchx_close
     exit "$code"
 }
 
