@@ -81,13 +81,13 @@ class Marks:
     """What replicas have recorded.
 
     Attributes:
-        began: those whose program has started.
+        began: when programs of replicas were started.
         ready: when the probes of replicas succeeded.
         late: why the job was ended of which a role was not ready; empty if it was not.
         finished: a role that ends the job has ended.
     """
 
-    began: frozenset[Position] = frozenset()
+    began: Mapping[Position, float] = field(default_factory=dict)
     ready: Mapping[Position, float] = field(default_factory=dict)
     late: str = ""
     finished: bool = False
@@ -100,8 +100,8 @@ class Marks:
         ready = self.ready.get(position, 0.0) if known else 0.0
         ended = one.state in (AppState.FAILED, AppState.CANCELLED)
         if self.late and ended:  # with the job
-            return replace(one, state=AppState.CANCELLED, stopped=True)
-        return replace(one, ready=ready)
+            return replace(one, state=AppState.CANCELLED, stopped=True, exit_code=None)
+        return replace(one, ready=ready, started=self.began.get(position, one.started))
 
 
 def mark_files(roles: Sequence[Role]) -> list[str]:
@@ -125,6 +125,4 @@ def read_marks(roles: Sequence[Role], texts: Mapping[str, str]) -> Marks:
     late = ""
     if len(numbers) == 4 and (index := whole(numbers[0])) < len(roles):
         late = unready(roles, roles[index].name, early=numbers[2] == "early", seen=numbers[3], said=said)
-    return Marks(
-        began=frozenset(found["began"]), ready=found["ready"], late=late, finished=bool(texts.get(FINISHED_FILE))
-    )
+    return Marks(began=found["began"], ready=found["ready"], late=late, finished=bool(texts.get(FINISHED_FILE)))

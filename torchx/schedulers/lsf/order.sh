@@ -59,6 +59,7 @@ torchx_await() { # until all replicas have a host, and the roles that this one w
     began_at=("$(stat -c %s "$dir/stdout.log" 2>/dev/null || echo 0)" "$(stat -c %s "$dir/stderr.log" 2>/dev/null || echo 0)")
     torchx_mark began "$(printf '%(%s)T' -1)"
     [ -z "${probes[role]}" ] || { torchx_prober 2>/dev/null & prober=$!; }
+    [ "$killed" = 0 ] # or it was ended while it began
 }
 
 torchx_look() {
