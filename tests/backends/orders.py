@@ -179,11 +179,8 @@ class OrderGround(NamedTuple):
         role: a role that runs ``sh -c SCRIPT``, by name and script.
         first: returns, for a new job, two conditions of ``sh``: the first is true when it is asked first, and the
             second from the second time on; None: such cases are skipped.
-<<<<<<< HEAD
         file: roles are ready when this file is there, since the backend does not see their output.
-=======
         refused: cases that the backend refuses.
->>>>>>> 8cca7fac (LSF: roles in order (wip))
         left: what still runs of a job; empty: nothing.
     """
 
