@@ -18,6 +18,7 @@ from torchx.schedulers.lsf.order import mark_files, read_marks
 from torchx.schedulers.lsf.parse import Row, job_name
 from torchx.schedulers.lsf_scheduler import LsfScheduler
 from torchx.specs import AppDef, Ready, Resource, Role
+from torchx.specs.tasks import TaskList
 
 UP = "echo it is up"
 STAYS = "exec tail -f /dev/null"
@@ -137,6 +138,13 @@ def test_what_is_refused(more: dict[str, Any], cfg: dict[str, Any], why: str) ->
         one.image = "img:1"
     with pytest.raises(NotSupportedError, match=why):
         LsfScheduler("s").submit_dryrun(app, cfg)
+
+
+def test_tasks_of_a_sweep() -> None:
+    """They wait for nothing."""
+    lsf = LsfScheduler("s")
+    with pytest.raises(NotSupportedError, match="have no `ready`"):
+        lsf.check_tasks(lsf.submit_dryrun(AppDef("a", [server()]), {}), TaskList(names=["x"], points=[["1"]]))
 
 
 @pytest.mark.parametrize(
