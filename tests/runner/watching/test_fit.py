@@ -112,3 +112,21 @@ def test_the_most_wasteful_come_first(registry, monkeypatch, caplog):
     monkeypatch.setattr(fit, "_MOST", 2)
     fit.wasteful(registry, RunQuery())
     assert "only the newest 2 runs of these are compared" in caplog.text
+
+
+def test_what_was_seen_by_those_who_looked():
+    """Of a scheduler that reports only the current use: the peak, and the average over the time between looks."""
+
+    def look(at, cpu, memory, kept=()):
+        return metrics._with_seen("k8s://a/b", kept, [ReplicaMetrics("w", 0, 8, 9, samples=[Sample(at, cpu, memory)])])
+
+    first = look(100.0, 4.0, 5)
+    second = look(110.0, 1.0, 7, first)
+    third = look(140.0, 3.0, 6, second)
+    assert [one.attempts for (one,) in (first, second, third)] == [
+        [AttemptUsage(0, 4.0, 5, None, 0.0)],
+        [AttemptUsage(0, 1.0, 7, None, 10.0)],
+        [AttemptUsage(0, 2.5, 7, None, 40.0)],
+    ]
+    assert look(140.0, 3.0, 6, third) == [], "the same sample again"
+    assert look(9000.0, 3.0, 6, third)[0].attempts[0].seconds == 340.0, "nothing is known of the hours between"
