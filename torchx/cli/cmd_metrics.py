@@ -101,7 +101,7 @@ class _View:
             return ""
         if self._status is not None and self._status.is_terminal():
             return "there are no samples of this job: it ended before the first one, or none were taken"
-        return "no samples yet: the first one is taken when a replica has run for a second, or by the cluster, some seconds later"
+        return "no samples yet: the first one is taken some seconds after a replica has started"
 
     def _lines(self, found: list[ReplicaMetrics]) -> list[str]:
         over = self._status is None or self._status.is_terminal()
