@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -354,6 +355,19 @@ def test_the_others_are_stopped_when_a_role_has_ended_the_job() -> None:
     cluster.of("jobs")[0]["status"] = {"conditions": [OVER]}
     scheduler.describe(app_id)
     assert [item["spec"].get("suspend") for item in cluster.of("jobs")] == [None, True]
+    scheduler.close()
+
+
+def test_who_waits_hears_at_once_that_a_role_has_ended() -> None:
+    """It may end the job, or be needed by others."""
+    cluster = Cluster()
+    scheduler = create_scheduler("me", client=cluster)
+    app_id = scheduler.submit(app(), {"kind": "job"})
+    over = {**cluster.of("jobs")[0], "status": {"conditions": [OVER]}}
+    cluster.watched = [{"type": "MODIFIED", "object": over}]
+    began = time.monotonic()
+    scheduler.wait_for_end(app_id, 3600)
+    assert time.monotonic() - began < 1.5
     scheduler.close()
 
 

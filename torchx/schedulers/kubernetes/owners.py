@@ -46,11 +46,15 @@ class JobObjects:
 
     def needs_pods(self) -> bool:
         """Whether the owners alone do not determine the state."""
-        owners, in_order = self.read(), _mentions(self.owners, r'"after": \["')
+        owners = self.read()
         if all(owner.state is AppState.PENDING for owner in owners):  # such as Jobs that wait in a queue
-            return self.kind == VOLCANO and in_order  # it counts pods that wait for others as pending
-        aborted = (self.kind == VOLCANO or in_order) and any(owner.aborted for owner in owners)
+            return self.kind == VOLCANO and self.in_order()  # it counts pods that wait for others as pending
+        aborted = (self.kind == VOLCANO or self.in_order()) and any(owner.aborted for owner in owners)
         return aborted or is_elastic(self.owners) or not all(owner.over for owner in owners)
+
+    def in_order(self) -> bool:
+        """Whether roles wait for others, or one ends the job."""
+        return _mentions(self.owners, r'"after": \["|"ends_job": true')
 
     def going(self) -> list[Object]:
         """Return the owners that have not ended."""

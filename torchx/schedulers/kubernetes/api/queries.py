@@ -177,7 +177,7 @@ def watch_for_the_end(api: KubeApi, namespace: str, name: str, found: JobObjects
             if not removed and not owner.over:
                 continue
             going.discard(item["metadata"]["name"])
-            if removed or owner.state is not AppState.SUCCEEDED or not going:
+            if removed or owner.state is not AppState.SUCCEEDED or not going or found.in_order():
                 return
             if time.monotonic() > deadline:
                 return
