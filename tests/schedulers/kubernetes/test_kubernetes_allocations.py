@@ -97,6 +97,8 @@ def test_a_try_ends_by_itself(
     assert scheduler.changed([app_id], 0.01) == {app_id}  # no watch notices it
     with pytest.raises(NotFoundError, match="is not running: it is FAILED"):
         scheduler.enter(app_id, "r", 0, ["true"])
+    with pytest.raises(NotSupportedError, match="--archive"):
+        scheduler.open_logs(app_id, [("r", 0)], LogQuery(keep=True))
     scheduler.delete(app_id)
     assert scheduler.describe(app_id) is None
 
@@ -117,8 +119,10 @@ def test_two_cancels(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
     assert until(scheduler, deaf).state is AppState.CANCELLED
 
 
-def test_replicas_in_several_pods(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
-    """One in each, with the address of the first; a failure ends the others."""
+def test_replicas_in_several_pods(
+    cluster: Cluster, scheduler: KubernetesScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One in each, with the address of the first; a failure ends the others, and is the cause when a pod is gone."""
     within = session(cluster, scheduler, 2)
     app_id = submit(scheduler, "echo $TORCHX_RANK0_HOST; test ${replica_id} = 1 && exit 5; exec sleep 60", within, 2)
     found = until(scheduler, app_id)
@@ -126,6 +130,11 @@ def test_replicas_in_several_pods(cluster: Cluster, scheduler: KubernetesSchedul
     while {s.state for s in scheduler.describe(app_id).roles_statuses[0].replicas} & {AppState.RUNNING}:
         time.sleep(0.05)
     assert [lines(scheduler, app_id, k) for k in (0, 1)] == [["10.0.0.1\n"]] * 2
+    cluster.of("pods")[0]["status"] = {"phase": "Failed"}
+    monkeypatch.setattr(allocations.AllocatedJobs, "_roles_of", lambda *_: [Role("r", "", num_replicas=2)])
+    left = scheduler.describe(app_id)
+    assert left is not None
+    assert ("r/1: exit code 5" in left.msg, lines(scheduler, app_id, 1)) == (True, ["10.0.0.1\n"])
 
 
 def test_the_end_of_the_session(

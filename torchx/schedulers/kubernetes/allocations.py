@@ -31,11 +31,8 @@ from torchx.schedulers.kit.simulations import cannot
 from torchx.schedulers.kit.verdict import describe
 from torchx.schedulers.kit.views import View
 from torchx.schedulers.kubernetes import inside
-from torchx.schedulers.kubernetes.api import queries
 from torchx.schedulers.kubernetes.base import KubeScheduler, split_id
-from torchx.schedulers.kubernetes.packed import unpacked
 from torchx.schedulers.kubernetes.pod_files import PodFiles
-from torchx.schedulers.kubernetes.pods.facts import read_pod
 from torchx.schedulers.kubernetes.pods.specs import ENV_RANK0_HOST, PLACEHOLDERS
 from torchx.schedulers.kubernetes.request import unique_id
 from torchx.schedulers.kubernetes.shipped_code import Code
@@ -205,25 +202,22 @@ class AllocatedJobs(View, KubeScheduler):
     def _api_of(self, app_id: str) -> KubeApi:
         return super()._api_of(_session(app_id))
 
-    def _hosts(self, app_id: str) -> list[Object]:
-        """Return the running pods that the job uses, in the order of its replicas."""
-        namespace, name = split_id(_session(app_id))
-        newest: dict[tuple[int, int], tuple[Any, Object]] = {}
-        for item in unpacked(queries.parts_of(self._api_of(app_id), "Pod", namespace, [name])):
-            pod = read_pod(item)
-            at = (pod.role_index, pod.facts.replica)
-            if pod.facts.state is AppState.RUNNING and (at not in newest or newest[at][0] < pod.age):
-                newest[at] = (pod.age, item)
-        return [newest[at][1] for at in sorted(newest)]
+    def _hosts(self, app_id: str) -> list[Object | None]:
+        """Return the pods of the session, in the order of its replicas; None: it does not run."""
+        session = _session(app_id)
+        seen = self._look_at_pods(session)
+        found = [seen.pods_of(role, k) for role, k in KubeScheduler.log_replicas(self, session) or ()]
+        return [pods[-1] if inside.is_running(pods) else None for pods in found]
 
     def _files(self, app_id: str, pod: Object) -> PodFiles:
         return PodFiles(self._api_of(app_id), pod)
 
-    def _roles_of(self, app_id: str, hosts: Sequence[Object]) -> Sequence[Role]:
+    def _roles_of(self, app_id: str, hosts: Sequence[Object | None]) -> Sequence[Role]:
         """Return the roles of a job, from its record or its folder; empty if there is no such job."""
         if (run := self._record(app_id)) is not None and (app := run.appdef()) is not None:
             return app.roles
-        return JobFolder(cast("Files", self._files(app_id, hosts[0])), _folder(app_id)).roles() if hosts else []
+        pod = next(filter(None, hosts), None)
+        return JobFolder(cast("Files", self._files(app_id, pod)), _folder(app_id)).roles() if pod is not None else []
 
     def _spots(self, app_id: str) -> list[tuple[str, int, Object | None]]:
         """Return each replica with its pod; None: it is gone."""
@@ -235,7 +229,8 @@ class AllocatedJobs(View, KubeScheduler):
         """Start the replicas of a job, one in each pod; ``app``: with its set-up; ``known``: secrets."""
         with Unsent():
             session = _session(job.app_id)
-            hosts = self._hosts(job.app_id)
+            count = sum(role.num_replicas for role in app.roles)
+            hosts = [*filter(None, self._hosts(job.app_id)[:count])]
             if not hosts:
                 found = self.describe_session(session)
                 said = f"it is {found.state}" if found is not None else "the cluster does not know it"
@@ -244,10 +239,10 @@ class AllocatedJobs(View, KubeScheduler):
                     hint="`torchx run -s kubernetes utils.session` starts one",
                 )
             rank0 = str((hosts[0].get("status") or {}).get("podIP") or "localhost")
-            members = replace(job, app=app).members(rank0 if len(hosts) > 1 else "localhost")
-            if len(members) > len(hosts):
+            members = replace(job, app=app).members(rank0 if count > 1 else "localhost")
+            if count > len(hosts):
                 raise ConfigError(
-                    f"the job needs {len(members)} pods, and `{session}` has {len(hosts)} running",
+                    f"the job needs {count} pods, and `{session}` has {len(hosts)} running",
                     hint="start fewer replicas; several processes in one: `dist.ddp -j 1xN`",
                 )
             scripts = [_script(job, m, app, revealed(m.role.env, known)) for m in members]
@@ -374,6 +369,10 @@ class AllocatedJobs(View, KubeScheduler):
         return [(role, k) for role, k, _ in self._spots(app_id)] or None
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
+        if query.keep:
+            raise NotSupportedError(
+                f"`--archive` is not available within {_WITHIN} (`in`)", hint="`keep` of `[logs]` keeps logs"
+            )
         pods = {(role, k): pod for role, k, pod in self._spots(app_id)}
         logs = []
         for role, k in replicas:
