@@ -134,7 +134,7 @@ def test_replicas_in_several_pods(
     monkeypatch.setattr(allocations.AllocatedJobs, "_roles_of", lambda *_: [Role("r", "", num_replicas=2)])
     left = scheduler.describe(app_id)
     assert left is not None
-    assert ("r/1: exit code 5" in left.msg, lines(scheduler, app_id, 1)) == (True, ["10.0.0.1\n"])
+    assert ("exit code 5" in left.msg, lines(scheduler, app_id, 1)) == (True, ["10.0.0.1\n"])
 
 
 def test_the_end_of_the_session(
