@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.backends.shell import ROOT
 from torchx.errors import NotSupportedError
 from torchx.runner import Runner, get_runner
 from torchx.specs import AppDef, AppState, AppStatus, Ready, RetryPolicy, Role, is_terminal
@@ -27,6 +28,8 @@ BREAKS = "trap 'exit 9' TERM; while :; do sleep 0.1; done"
 
 DEFIES = "trap '' TERM; while :; do sleep 0.1; done"
 """Has to be killed."""
+
+PROGRAM = ROOT / "examples/serve_and_run"
 
 UP = "echo it is up"
 """The line of output by which roles with ``ready=UP`` are ready."""
@@ -181,6 +184,8 @@ class OrderGround(NamedTuple):
             second from the second time on; None: such cases are skipped.
         file: roles are ready when this file is there, since the backend does not see their output.
         refused: cases that the backend refuses.
+        example: arguments of `examples/components/serve_and_run.py`, and the workspace with its program, if that has
+            to be brought; None: it cannot run here.
         left: what still runs of a job; empty: nothing.
     """
 
@@ -189,6 +194,7 @@ class OrderGround(NamedTuple):
     role: Callable[[str, str], Role]
     left: Callable[[str], object]
     cfg: Mapping[str, Any] = {}
+    example: tuple[list[str], str | None] | None = None
     first: Callable[[], tuple[str, str]] | None = None
     file: str = ""
     refused: tuple[str, ...] = ()
@@ -278,6 +284,21 @@ class OrderContract:
         while (left := ground.left(handle)) or ground.listed(handle) not in (None, status.state):
             assert time.monotonic() < deadline, (left, ground.listed(handle), status)
             time.sleep(0.1)
+
+    def test_example(self, ground: OrderGround) -> None:
+        """Model servers, a trainer that asks them over the network, and a driver that ends the job."""
+        if ground.example is None:
+            pytest.skip("the example has no way to this backend")
+        component, cfg = f"{ROOT}/examples/components/serve_and_run.py:serve_and_run", dict(ground.cfg)
+        args, workspace = ground.example
+        handle = ground.runner.run_component(component, args, ground.scheduler, cfg=cfg, workspace=workspace)
+        status = ground.ended(handle)
+        assert status.state is AppState.SUCCEEDED, status
+        states = {role.role: " ".join(r.state.name for r in role.replicas) for role in status.roles}
+        assert states == {"server": f"{_C} {_C}", "trainer": _C, "driver": _S}
+        said = [line for role in ("trainer", "driver") for line in ground.runner.log_lines(handle, role, 0)]
+        assert said[0].strip() == "learned y = 2.00 x + 1.00 from 2 servers"
+        assert [line.rpartition(" ")[2].strip() for line in said[2:]] == ["0.0000", "0.0000"], said
 
     def test_waits_until_all_are_ready(self, ground: OrderGround) -> None:
         """The trainer starts when the last server is ready, and is PENDING until then, without output."""

@@ -30,13 +30,13 @@ def test_digits_are_the_stated_file() -> None:
     assert sorted(Counter(row[64] for row in rows)) == list(range(10))
 
 
-@pytest.mark.parametrize("name", ["digits.py:digits", "pipeline.py:pipeline"])
+@pytest.mark.parametrize("name", ["digits.py:digits", "pipeline.py:pipeline", "serve_and_run.py:serve_and_run"])
 def test_components_make_a_request(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each component of the examples passes validation and can be submitted as a dryrun."""
     monkeypatch.chdir(ROOT)
     with get_runner("examples") as runner:
         info = runner.dryrun_component(f"examples/components/{name}", [], scheduler="local_cwd")
-    assert name.partition(":")[2] in str(info)
+    assert name.partition(":")[2].replace("_", "-") in str(info)
 
 
 def test_launch_from_python() -> None:

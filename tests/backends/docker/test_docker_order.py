@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends.docker.conftest import SESSION, at, role_of
-from tests.backends.orders import OrderContract, OrderGround, once, orders_of
+from tests.backends.orders import PROGRAM, OrderContract, OrderGround, once, orders_of
 from torchx.schedulers.docker_scheduler import DockerScheduler
 from torchx.specs import AppState, Role
 
@@ -22,8 +22,9 @@ def ground(scheduler: DockerScheduler, docker_image: str, meet: Path) -> Iterato
         listed = scheduler._on_engine.listed().get(handle.rpartition("/")[2])
         return [c.name for c in listed.containers if c.state is AppState.RUNNING] if listed else []
 
-    cfg = {"cancel_grace_s": 2}
-    with orders_of(SESSION, "local_docker", role, cfg=cfg, left=left, first=lambda: once("/meet")) as made:
+    example = (["--program", "program.py", "--image", docker_image], f"file://{PROGRAM}")
+    more = {"cfg": {"cancel_grace_s": 2}, "example": example}
+    with orders_of(SESSION, "local_docker", role, left=left, first=lambda: once("/meet"), **more) as made:
         yield made
 
 

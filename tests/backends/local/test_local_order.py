@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.orders import BREAKS, DEFIES, STAYS, UP, OrderContract, OrderGround, once, orders_of
+from tests.backends.orders import BREAKS, DEFIES, PROGRAM, STAYS, UP, OrderContract, OrderGround, once, orders_of
 from torchx.schedulers.local_scheduler import LocalScheduler
 from torchx.specs import AppDef, Ready, RetryPolicy, Role, is_terminal
 from torchx.supervisor import proctree
@@ -32,8 +32,8 @@ def ground(scheduler: LocalScheduler, tmp_path: Path) -> Iterator[OrderGround]:
         folder = scheduler._jobs.find(handle.rpartition("/")[2])
         return proctree.marked(folder) if folder else []
 
-    cfg = {"cancel_grace_s": 2}
-    with orders_of("test", "local_cwd", role, cfg=cfg, left=left, first=lambda: once(tmp_path)) as made:
+    more = {"cfg": {"cancel_grace_s": 2}, "example": (["--program", f"{PROGRAM}/program.py"], None)}
+    with orders_of("test", "local_cwd", role, left=left, first=lambda: once(tmp_path), **more) as made:
         yield made
 
 
