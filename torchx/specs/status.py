@@ -18,6 +18,8 @@ else:
     # lets typing.get_type_hints() resolve the names without importing their modules
     Attempt = JobPace = RoleUsage = TaskTable = object
 
+_BEGUN = (AppState.RUNNING, AppState.SUCCEEDED, AppState.FAILED)
+
 
 @dataclass
 class ReplicaStatus:
@@ -88,7 +90,9 @@ class RoleStatus:
             began = min((r.started_at for r in self.replicas if r.started_at), default=0.0)
             known = began and not any(r.ready_at and r.ready_at == r.ended_at for r in self.replicas)
             when = f" after {duration(ready[self.needs - 1] - began)}" if len(ready) >= self.needs and known else ""
-            parts.append(f"ready ({len(ready)} of {self.needs}){when}" if ready else f"not ready (0 of {self.needs})")
+            begun = any(r.started_at or r.state in _BEGUN for r in self.replicas)
+            word = "ready" if ready else "not ready"
+            parts += [f"{word} ({len(ready)} of {self.needs}){when}"] * begun
         return ", ".join([*parts, *["ends the job"] * self.ends_job])
 
     def to_json(self) -> dict[str, Any]:

@@ -126,7 +126,8 @@ def render_request(
         from torchx.schedulers.kit.order import order_requests
         from torchx.schedulers.local.order import addresses_of
 
-        addresses = addresses_of(app, _this_host())
+        folder = os.path.join(torchx_home("local"), folder_name(session), folder_name(app_id))
+        addresses = addresses_of(app, _this_host(), folder)
         request.order = order_requests(app, addresses)
     for replica in replicas(app, app_id, rank0_env=ENV_RANK0_HOST, img_root=img_root, addresses=addresses):
         role = replica.role

@@ -143,7 +143,8 @@ export function showRun(main, handle, rows, go) {
   }
 
   function order(role) {
-    const ready = role.ready && `ready (${role.ready.count} of ${role.ready.needed})`;
+    const begun = role.replicas.some((replica) => replica.started_at || replica.state === "RUNNING");
+    const ready = role.ready && begun && `${role.ready.count ? "" : "not "}ready (${role.ready.count} of ${role.ready.needed})`;
     return [role.after.length && `after ${role.after.join(", ")}`, ready, role.ends_job && "ends the job"].filter(Boolean);
   }
 
