@@ -161,7 +161,7 @@ KEYS = {
     "hostname": "its host",
     "hostaddr": "how to reach the host",
     "host": "its host",
-    "ready_at": "when its [probe](concepts.md) succeeded",
+    "ready_at": "when its [probe](concepts.md#roles-in-order) succeeded",
     "after": "the roles that it waits for",
     "ready": "replicas whose probe succeeded; `null` without a probe",
     "ready.count": "how many they are",
