@@ -362,8 +362,9 @@ def main(every_s: float, pid: int, path: str) -> None:
             starts = sum(line.split()[1:3] == ["up", f"{role}/{k}"] for line in file)
     except OSError:  # a task of a sweep, which is started once
         starts = 1
-    root = Root(pid, time.time(), max(starts - 1, 0), path, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    sampler = Sampler(every_s, os.environ, time.monotonic())
+    age_s = min(_FIRST_S, every_s)  # of the replica: it has run for so long, at least
+    root = Root(pid, time.time() - age_s, max(starts - 1, 0), path, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    sampler = Sampler(every_s, os.environ, time.monotonic() - age_s)
     ended = [os.pidfd_open(pid)] if hasattr(os, "pidfd_open") else []
     while os.path.exists(f"/proc/{pid}") and sampler.due is not None:
         sampler.look([root], time.monotonic())

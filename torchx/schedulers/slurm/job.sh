@@ -69,8 +69,9 @@ secrets_read='
   fi
   . "${0%/*/*}/secrets.sh"'
 # Its parent exits at once, so that no program waits for it. Signals are for the program.
+case $every in 0*) first_s=$every ;; *) first_s=1 ;; esac
 sampled='
-  ( (trap "" INT TERM HUP QUIT USR1 USR2; sleep '"$every"'
+  ( (trap "" INT TERM HUP QUIT USR1 USR2; sleep '"$first_s"'
      exec python3 -I -S "${0%/*/*}/metrics.py" '"$every"' "$$" "$0/metrics.jsonl") </dev/null >/dev/null 2>&1 &)'
 into='exec >>"$0/stdout.log" 2>>"$0/stderr.log" || exit 78'"${every:+$sampled}${secrets:+$secrets_read}"'
   command -v "$1" >/dev/null || { echo "torchx: \`$1\` is not on this node, or not on PATH" >&2; exit 127; }
