@@ -215,3 +215,13 @@ def test_a_pod_that_cannot_hold_it(
     monkeypatch.setattr(PodFiles, "run", lambda *_, **__: Ran(78, b"", b"mkdir: read-only file system\n"))
     with pytest.raises(BackendError, match=r"could not be started in pod `session.*read-only file system"):
         submit(scheduler, "true", session(cluster, scheduler))
+
+
+def test_a_job_that_has_just_been_started(tmp_path: Path) -> None:
+    """Its file is there before its content; it is not taken for a job that does not exist."""
+    (tmp_path / "started").mkdir()
+    (tmp_path / "begun").touch()
+    told = subprocess.run(
+        ["sh", "-c", allocations._STATE, "sh", str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert told.stdout.split() == ["0", "running"]

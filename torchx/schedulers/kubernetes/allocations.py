@@ -68,7 +68,7 @@ _OTHERS = "others"  # why a replica was stopped: another one had failed
 _WAIT_S = 20.0
 _STATE = """\
 cd "$1" 2>/dev/null && [ -e started ] || { echo none; exit; }
-cat begun 2>/dev/null || echo 0
+begun=$(cat begun 2>/dev/null); echo "${begun:-0}" # it may be there, but not yet written
 if [ ! -e end ] && { [ ! -s pid ] || kill -0 "$(cat pid)" 2>/dev/null; }; then echo running; exit; fi
 cat end 2>/dev/null || echo lost"""
 _STOP = """\
