@@ -248,7 +248,8 @@ def once(folder: object) -> tuple[str, str]:
     return f"mkdir {mark} 2>/dev/null", f"{{ test -e {mark}.2 || ! mkdir {mark}.2; }}"
 
 
-def _is_there(cancel: str, status: AppStatus) -> bool:
+def is_there(cancel: str, status: AppStatus) -> bool:
+    """Whether it is time: see :attr:`Case.cancel`."""
     role, _, state = cancel.partition(" ")
     if state in AppState.__members__:
         return any(r.state.name == state for of in status.roles if of.role == role for r in of.replicas)
@@ -268,7 +269,7 @@ class OrderContract:
             return
         handle = ground.submit(case)
         if case.cancel:
-            seen = ground.until(handle, lambda s: is_terminal(s.state) or _is_there(case.cancel, s))
+            seen = ground.until(handle, lambda s: is_terminal(s.state) or is_there(case.cancel, s))
             assert not is_terminal(seen.state) or "ending" in name, seen
             ground.runner.cancel(handle)
         status = ground.ended(handle)

@@ -129,6 +129,10 @@ class DockerScheduler(ManagesJobs):
         app_id = make_unique(NAME_RULE.make(app.name, room=16))
         place = self._on_engine.place()
         wishes = attempts.wishes(app, self.capabilities, place)
+        if wishes.get("order"):
+            from torchx.schedulers.docker.order import check_reach
+
+            check_reach(app, self._on_engine.environment())
         request = render_job(app, app_id, opts, session=self.session_name, environ=os.environ, place=place, **wishes)
         request.images_to_push = pushed  # additionally: the containers run the local image
         return AppDryRunInfo(request, str)

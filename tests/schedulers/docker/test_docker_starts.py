@@ -11,8 +11,10 @@ from torchx.errors import NotSupportedError
 from torchx.schedulers.docker import gangs
 from torchx.schedulers.docker.attempts import wishes
 from torchx.schedulers.docker.containers import Mark, join_name, split_name
+from torchx.schedulers.docker.export import export
 from torchx.schedulers.docker.gangs import Rules, next_step, rules_for, waiting, waves
 from torchx.schedulers.docker.options import Opts
+from torchx.schedulers.docker.order import check_reach
 from torchx.schedulers.docker.request import render_job
 from torchx.schedulers.docker_scheduler import DockerScheduler
 from torchx.specs import AppDef, Ready, RetryPolicy, Role
@@ -92,5 +94,10 @@ def test_the_request() -> None:
         AppDef("a", [Role("t", "i", max_retries=1, retry_policy=RetryPolicy.REPLICA)]), 9, "here", **asked
     )
     assert alone.retries == {"t": (1, "ROLE")}
+    with pytest.raises(NotSupportedError, match="roles of the job wait for each other, and `docker compose` starts"):
+        export(made, {})
+    check_reach(app, {"DOCKER_HOST": "tcp://localhost:2375"})
+    with pytest.raises(NotSupportedError, match="containers of `ssh://far` have no address here"):
+        check_reach(app, {"DOCKER_HOST": "ssh://far"})
     with pytest.raises(NotSupportedError, match="no watcher could start its roles in order"):
         wishes(app, DockerScheduler.capabilities, "")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchx.schedulers.docker.request import DockerContainer, DockerJob
-from torchx.schedulers.kit.export import MACHINERY, Export, build_lines
+from torchx.schedulers.kit.export import MACHINERY, Export, build_lines, refuse_order
 from torchx.schedulers.kit.manifests import to_yaml
 from torchx.schedulers.kit.shell import quote, read_script
 
@@ -15,6 +15,7 @@ COMPOSE = "compose.yaml"
 
 def export(job: DockerJob, bases: Mapping[str, str]) -> Export:
     """Export a job with one service per replica. For ``bases`` see :func:`torchx.schedulers.kit.export.bases_of`."""
+    refuse_order(job.rules.order, "`docker compose`")
     names = {image: f"{job.app_id}:{image.rpartition(':')[2][:12]}" for image in bases}
     services = {str(c.kwargs["hostname"]): _service(c, names) for c in job.containers}
     volumes = {

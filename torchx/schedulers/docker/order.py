@@ -8,22 +8,38 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from torchx.errors import NotSupportedError
 from torchx.schedulers.docker import gangs
 from torchx.schedulers.docker.containers import join_name
 from torchx.schedulers.docker.logs import pieces_of, seconds
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
 from torchx.schedulers.kit.follow import whole_lines
 from torchx.specs.api import AppState
+from torchx.specs.order import order_of
 from torchx.supervisor.probes import Probe, last_line, sentence
 from torchx.util.records import replace
 
 if TYPE_CHECKING:
     from torchx.schedulers.docker.containers import Container, Job, Mark
+    from torchx.specs.api import AppDef
     from torchx.supervisor.layout import OrderRequest
 
 _OVERLAP_S = 1.0  # of two looks at a log: the end of a line may come later
 _LATEST_S = 1.0
 _STOPPED = ("cancelled", "ended", "late", "due")
+
+
+def check_reach(app: AppDef, environ: Mapping[str, str] | None) -> None:
+    """Raise NotSupportedError for probes of ports on an engine elsewhere: its networks cannot be reached from here."""
+    engine = EngineHttp(environ or {})
+    if engine.is_here():
+        return
+    for name, order in order_of(app).items():
+        if order.port:
+            raise NotSupportedError(
+                f"role `{name}` is ready by `{order.probe}`, and containers of `{engine.host}` have no address here",
+                hint="use `log` or `file`",
+            )
 
 
 class ContainerProbe(Probe):

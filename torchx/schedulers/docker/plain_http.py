@@ -67,6 +67,10 @@ class EngineHttp:
             parts = urlsplit(self.host)
             self._address = (parts.hostname or "127.0.0.1", parts.port or (2376 if self._tls else 2375))
 
+    def is_here(self) -> bool:
+        """Whether the engine is on this machine."""
+        return bool(self._socket) or self._address[0] in ("127.0.0.1", "localhost", "::1")
+
     def is_gone(self) -> bool:
         """Whether no engine can ever answer here again, because the folder of its socket was removed."""
         return bool(self._socket) and not os.path.isdir(os.path.dirname(self._socket))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from torchx.errors import NotSupportedError
 from torchx.schedulers.kit.shell import quote
 from torchx.specs.api import AppDryRunInfo
 from torchx.util.records import dataclass, field
@@ -40,6 +41,14 @@ class Export:
     secrets: list[str] = field(default_factory=list)
     where: str = ""
     notes: list[str] = field(default_factory=list)
+
+
+def refuse_order(order: object, what: str) -> None:
+    """Raise NotSupportedError if roles wait for others, which needs a process of torchx: ``what`` has none."""
+    if order:
+        raise NotSupportedError(
+            f"roles of the job wait for each other, and {what} starts all at once", hint="launch it with torchx"
+        )
 
 
 def split_script(script: str) -> tuple[str, str]:

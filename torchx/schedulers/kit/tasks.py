@@ -35,8 +35,6 @@ def only_role(app: AppDef | None, backend: str, *, timeout: bool = False) -> Rol
         )
     if wishes.retry or roles[0].max_retries:
         raise NotSupportedError(f"tasks of a sweep on `{backend}` cannot have retries")
-    if roles[0].ready or roles[0].ends_job:
-        raise NotSupportedError(f"tasks of a sweep on `{backend}` have no `ready` or `ends_job`", hint="omit them")
     if wishes.watchdog:
         raise NotSupportedError(f"tasks of a sweep on `{backend}` cannot have a watchdog", hint="omit `--watchdog`")
     if wishes.timeout_s and not timeout:

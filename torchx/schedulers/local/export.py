@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from torchx.schedulers.kit.export import CODE, MACHINERY, Export
+from torchx.schedulers.kit.export import CODE, MACHINERY, Export, refuse_order
 from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
 from torchx.schedulers.local.request import PopenRequest, ReplicaParam
@@ -16,6 +16,7 @@ SCRIPT = "job.sh"
 
 def export(request: PopenRequest) -> Export:
     """Return the script of a job, and the part that is the same for every job."""
+    refuse_order(request.order, "a script")
     roles = request.role_params
     late = {request.log_dir: "logs"}
     members = [(role, param) for role, params in roles.items() for param in params]
