@@ -90,6 +90,7 @@ def test_a_try_ends_by_itself(
     assert app_id.rpartition(".")[0] == within
     found = until(scheduler, app_id)
     assert (found.state, "exit code 3" in found.msg, "no data" in found.msg) == (AppState.FAILED, True, True)
+    assert [(role.name, role.args) for role in found.roles] == [("r", ["-c", script])]
     assert lines(scheduler, app_id, stream=Stream.STDOUT) == ["it's r\n", f"{app_id}\n"]
     assert lines(scheduler, app_id, stream=Stream.STDERR) == ["no data\n"]
     assert (scheduler.log_replicas(app_id), len(cluster.objects)) == ([("r", 0)], made)

@@ -219,11 +219,16 @@ class AllocatedJobs(View, KubeScheduler):
         pod = next(filter(None, hosts), None)
         return JobFolder(cast("Files", self._files(app_id, pod)), _folder(app_id)).roles() if pod is not None else []
 
+    def _layout(self, app_id: str) -> tuple[Sequence[Role], list[tuple[str, int, Object | None]]]:
+        """Return the roles of a job, and each replica with its pod; None: it is gone."""
+        hosts = self._hosts(app_id)
+        roles = self._roles_of(app_id, hosts)
+        names = [(role.name, k) for role in roles for k in range(role.num_replicas)]
+        return roles, [(role, k, hosts[i] if i < len(hosts) else None) for i, (role, k) in enumerate(names)]
+
     def _spots(self, app_id: str) -> list[tuple[str, int, Object | None]]:
         """Return each replica with its pod; None: it is gone."""
-        hosts = self._hosts(app_id)
-        names = [(role.name, k) for role in self._roles_of(app_id, hosts) for k in range(role.num_replicas)]
-        return [(role, k, hosts[i] if i < len(hosts) else None) for i, (role, k) in enumerate(names)]
+        return self._layout(app_id)[1]
 
     def start(self, job: InnerJob, app: AppDef, known: dict[str, str]) -> str:
         """Start the replicas of a job, one in each pod; ``app``: with its set-up; ``known``: secrets."""
@@ -268,11 +273,11 @@ class AllocatedJobs(View, KubeScheduler):
     # -- state -----------------------------------------------------------------------------------
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        spots = self._spots(app_id)
+        roles, spots = self._layout(app_id)
         if not spots:
             return None
         if all(pod is None for _, _, pod in spots):
-            return self._with_its_session(app_id)
+            return self._with_its_session(app_id, roles)
         found = [self._replica(app_id, *spot) for spot in spots]
         if all(replica is None for replica in found):  # it was never started, or a container was started again
             return None
@@ -287,9 +292,9 @@ class AllocatedJobs(View, KubeScheduler):
         def look(failed: Sequence[ReplicaFacts], /) -> list[Evidence]:
             return [self._evidence(app_id, r.role, r.replica, pods.get((r.role, r.replica))) for r in failed]
 
-        return describe(self._facts_of(app_id, known), look)
+        return describe(self._facts_of(app_id, known, roles), look)
 
-    def _facts_of(self, app_id: str, known: Sequence[ReplicaFacts]) -> JobFacts:
+    def _facts_of(self, app_id: str, known: Sequence[ReplicaFacts], roles: Sequence[Role]) -> JobFacts:
         """Return the facts about a job."""
         states = {r.state for r in known}
         ended = [r.ended for r in known if r.ended]
@@ -303,6 +308,7 @@ class AllocatedJobs(View, KubeScheduler):
             unattended=True,
             started=min((r.started for r in known if r.started), default=None),
             ended=max(ended) if len(ended) == len(known) else None,
+            definition=roles,
         )
 
     def _replica(self, app_id: str, role: str, k: int, pod: Object | None) -> ReplicaFacts | None:
@@ -333,15 +339,16 @@ class AllocatedJobs(View, KubeScheduler):
         folder = JobFolder(cast("Files", self._files(app_id, pod)), _folder(app_id))
         return folder.evidence([(role, k)])[0]
 
-    def _with_its_session(self, app_id: str) -> DescribeAppResponse:
+    def _with_its_session(self, app_id: str, roles: Sequence[Role]) -> DescribeAppResponse:
         """Return the answer for a job whose pods have ended."""
         session = _session(app_id)
         found = self.describe_session(session)
         cancelled = [
-            ReplicaFacts(role=role, replica=k, state=AppState.CANCELLED, stopped=True)
-            for role, k, _ in self._spots(app_id)
+            ReplicaFacts(role=role.name, replica=k, state=AppState.CANCELLED, stopped=True)
+            for role in roles
+            for k in range(role.num_replicas)
         ]
-        facts = self._facts_of(app_id, cancelled)
+        facts = self._facts_of(app_id, cancelled, roles)
         why = f"its session `{split_id(session)[1]}` has ended, and its files with it"
         return describe(
             replace(facts, state=AppState.CANCELLED, reason=why, ended=found.ended_at if found is not None else None)
