@@ -23,7 +23,12 @@ unpack() {
 (unpack && . "$here/env.sh" && . "$here/task.sh") >stdout.log 2>stderr.log & child=$!
 echo "$child" >child
 clock >/dev/null 2>&1 & clock=$!
-trap 'kill "$child" 2>/dev/null; (sleep 30; kill -KILL "$child") >/dev/null 2>&1 &' TERM
+end() { # SIGTERM, and SIGKILL to what is still there after 30 s: a later process may have its pid
+  n=30
+  kill "$child" && while [ "$n" -gt 0 ]; do sleep 1; kill -0 "$child" || return; n=$((n - 1)); done
+  kill -KILL "$child"
+}
+trap 'end >/dev/null 2>&1 &' TERM
 while wait "$child"; code=$?; kill -0 "$child" 2>/dev/null; do :; done
 kill "$clock" 2>/dev/null; last=; tick
 rm -f env.sh # it may contain secrets

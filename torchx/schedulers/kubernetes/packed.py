@@ -34,7 +34,8 @@ _CANCEL = """\
 : >/torchx-pack/skipped.{k}
 read -r pid </torchx-pack/pid.{k} || exit 0
 kill "$pid" || exit 0
-(sleep 30; kill -KILL "$pid") >/dev/null 2>&1 </dev/null &"""
+end() { n=30; while [ "$n" -gt 0 ]; do sleep 1; kill -0 "$pid" || return; n=$((n - 1)); done; kill -KILL "$pid"; }
+end >/dev/null 2>&1 </dev/null &"""
 
 
 def pack_tasks(job: Object, main: Object, tasks: TaskList) -> None:
