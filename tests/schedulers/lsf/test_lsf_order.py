@@ -18,7 +18,6 @@ from torchx.schedulers.lsf.order import mark_files, read_marks
 from torchx.schedulers.lsf.parse import Row, job_name
 from torchx.schedulers.lsf_scheduler import LsfScheduler
 from torchx.specs import AppDef, Ready, Resource, Role
-from torchx.specs.tasks import TaskList
 
 UP = "echo it is up"
 STAYS = "exec tail -f /dev/null"
@@ -140,13 +139,6 @@ def test_what_is_refused(more: dict[str, Any], cfg: dict[str, Any], why: str) ->
         LsfScheduler("s").submit_dryrun(app, cfg)
 
 
-def test_tasks_of_a_sweep() -> None:
-    """They wait for nothing."""
-    lsf = LsfScheduler("s")
-    with pytest.raises(NotSupportedError, match="have no `ready`"):
-        lsf.check_tasks(lsf.submit_dryrun(AppDef("a", [server()]), {}), TaskList(names=["x"], points=[["1"]]))
-
-
 @pytest.mark.parametrize(
     ("stats", "texts", "said", "states"),
     [
@@ -154,6 +146,7 @@ def test_tasks_of_a_sweep() -> None:
         ("RUN RUN", {"order/began.0.0": "0 5"}, "t/0: waits for s to be ready (0 of 1)", "RUNNING PENDING"),
         ("RUN RUN", {"order/began.0.0": "0 5", "order/ready.0.0": "0 6", "order/began.1.0": "0 6"}, "<NONE>", "RUNNING RUNNING"),
         ("EXIT DONE", {"order/ready.0.0": "0 6", "finished": "1"}, "<NONE>", "CANCELLED SUCCEEDED"),
+        ("EXIT RUN", {"order/began.1.0": "0 6", "finished": "1"}, "<NONE>", "CANCELLED SUCCEEDED"),
         ("EXIT EXIT", {"late": "0 0 late status 503\tno disk\n"}, "role s was not ready within 50s: log `it is up`: status 503; its last words: no disk", "CANCELLED CANCELLED"),
         ("DONE EXIT", {"late": "0 0 early \tbad\n"}, "role s ended before it was ready: log `it is up`; its last words: bad", "SUCCEEDED CANCELLED"),
         ("RUN RUN", {"late": "7 x", "order/began.0.0": "x"}, "t/0: waits for s", "RUNNING PENDING"),

@@ -125,7 +125,7 @@ def facts_of(
     started = [times[0]] if times[0] else [r.started for r in members if r.started is not None]
     ended = [r.ended for r in members if r.ended is not None] + ([times[1]] if times[1] else [])
     states = {r.state for r in facts}
-    over = silent or (marks is not None and (marks.late or marks.finished))
+    over = silent or (marks is not None and marks.is_over)
     cancelled = AppState.CANCELLED in states and AppState.FAILED not in states and not over
     return JobFacts(
         app_id=app_id,

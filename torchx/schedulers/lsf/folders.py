@@ -71,7 +71,7 @@ def jobs_of(
         marks = orders.get(app_id)
         young = time.time() - whole(text(SUBMITTED_FILE).strip()) < _KNOWN_AFTER_S
         told = [_with_report(row, reports[app_id].get((row.role, row.k), "")) for row in members]
-        over = text(CANCELLED_FILE) or (marks is not None and (marks.late or marks.finished))
+        over = text(CANCELLED_FILE) or (marks is not None and marks.is_over)
         shown = told if over else [_settled(row, exits[app_id], ends) for row in told]
         rest = [
             left_row(app_id, *position, left=exits[app_id].get(position), report=reports[app_id].get(position, ""))

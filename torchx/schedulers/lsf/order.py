@@ -84,19 +84,26 @@ class Marks:
         began: when programs of replicas were started.
         ready: when the probes of replicas succeeded.
         late: why the job was ended of which a role was not ready; empty if it was not.
-        finished: a role that ends the job has ended.
+        finished: number of the role that has ended the job; None: none has.
     """
 
     began: Mapping[Position, float] = field(default_factory=dict)
     ready: Mapping[Position, float] = field(default_factory=dict)
     late: str = ""
-    finished: bool = False
+    finished: int | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the job was ended, other than by a failure or from outside."""
+        return bool(self.late) or self.finished is not None
 
     def on(self, one: ReplicaFacts, position: Position, after: bool) -> ReplicaFacts:
         """Return a replica that LSF runs as waiting, if its program has not started."""
         if one.state is AppState.RUNNING and position not in self.began:
             return replace(one, state=AppState.PENDING, reason="" if after else _WAITS)
         known = one.state in (AppState.RUNNING, AppState.SUCCEEDED)
+        if self.finished == position[0] and one.state is AppState.RUNNING:  # LSF's answers lag
+            return replace(one, state=AppState.SUCCEEDED)
         ready = self.ready.get(position, 0.0) if known else 0.0
         ended = one.state in (AppState.FAILED, AppState.CANCELLED)
         if self.late and ended:  # with the job
@@ -125,4 +132,5 @@ def read_marks(roles: Sequence[Role], texts: Mapping[str, str]) -> Marks:
     late = ""
     if len(numbers) == 4 and (index := whole(numbers[0])) < len(roles):
         late = unready(roles, roles[index].name, early=numbers[2] == "early", seen=numbers[3], said=said)
-    return Marks(began=found["began"], ready=found["ready"], late=late, finished=bool(texts.get(FINISHED_FILE)))
+    finished = whole(ended) if (ended := texts.get(FINISHED_FILE, "").strip()) else None
+    return Marks(began=found["began"], ready=found["ready"], late=late, finished=finished)

@@ -21,6 +21,7 @@ torchx_count() { torchx_marks "$@" | wc -l; }
 
 torchx_join() { # at each start
     mkdir -p "$job/order"
+    for own in finished late "ended.$attempt"; do [ ! -e "$job/$own" ] || exit 143; done # LSF had requeued it when the job ended
     rm -f "$job/order/"{began,ready,over}."$role.$k"
     own=${LSB_MCPU_HOSTS%% *}; own=${own:-$(hostname)}
     torchx_mark host "$own"
@@ -100,7 +101,7 @@ torchx_end_job() {
 
 torchx_leave() { # its program has ended
     [ -z "${prober-}" ] || { kill "$prober"; wait "$prober"; } 2>/dev/null
-    if [ "$code" != 0 ]; then rm -f "$job/order/"{began,ready}."$role.$k"; return; fi
+    if [ "$code" != 0 ]; then rm -f "$job/order/ready.$role.$k"; return; fi
     case ${probes[role]} in
         log | file) [ -e "$job/order/ready.$role.$k" ] || ! torchx_look >/dev/null || torchx_mark ready "$(printf '%(%s)T' -1)" ;;
     esac

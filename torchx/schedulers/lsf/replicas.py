@@ -74,7 +74,7 @@ def render_replicas(
     if parts and whole:
         from torchx.schedulers.batch.attempts import script
 
-        more = [script(__file__, *parts)]
+        more = [with_hooks(script(__file__, *parts), bool(orders))]
     lines = [
         "#!/bin/bash",
         f"# The replicas of torchx job {app_id}; LSF runs this with the number of the role and of the replica.",

@@ -57,6 +57,7 @@ torchx_judged() { # whether another attempt follows this failure, and was submit
     # shellcheck disable=SC2086  # $back is a host or empty
     verdict=$(folder=$job decide "$how" "$role" "$k" $back)
     if [ "$verdict" = stopped ]; then rmdir "$job/restart.$attempt"; exit "$code"; fi # after a requeue it decides again
+    # @ORDER@ [ ! -e "$job/finished" ] || return 1
     [ "$verdict$killed" = "again$asked" ] && [ ! -e "$job/cancelled" ] || return 1
     mapfile -t others < <(torchx_others "" "$app.")
     echo "$role $k" >>"$job/restarts"; rm -rf "$job/over" "$job/checkpoint" "$job/silent"
