@@ -7,14 +7,19 @@ from typing import Any
 
 import pytest
 
+from torchx.cli.spec_page import app_page
 from torchx.errors import NotSupportedError, SpecError
+from torchx.runner.capsule.changes import changed
 from torchx.runner.launch.pipeline import _check_order
+from torchx.runner.show.json_output import status_fields
+from torchx.runner.show.tables import timeline
+from torchx.runs.statuses import from_text, to_text
 from torchx.schedulers import get_scheduler_factories
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.verdict import describe, state_of
-from torchx.specs import AppDef, AppState, Ready, ReplicaStatus, Role, RoleStatus
+from torchx.specs import AppDef, AppState, AppStatus, Ready, ReplicaStatus, Role, RoleStatus
 from torchx.specs.order import Addresses, RoleOrder, order_of
 from torchx.specs.serialize import appdef_from_dict, appdef_to_dict
 
@@ -146,3 +151,26 @@ def test_since_when_a_role_is_ready(ready_at: float | None, ended_at: float | No
     """A time that is not known is not shown."""
     one = ReplicaStatus(0, AppState.RUNNING, "server", "", started_at=5.0, ended_at=ended_at, ready_at=ready_at)
     assert RoleStatus("server", [one], needs=1).order() == said
+
+
+def test_what_people_and_programs_see() -> None:
+    """In `status`, `--json`, what pollers record, a dry run, `rerun --set`, and on the timeline."""
+    up = {"state": AppState.RUNNING, "started": 5.0, "ready": 17.0}
+    found = describe(_facts([up, {**up, "ready": 20.0}], AppState.RUNNING, started=21.0))
+    status = AppStatus(found.state, roles=found.roles_statuses)
+    lines = [line.strip() for line in status.format().splitlines()]
+    assert "server: 2 RUNNING; ready (2 of 2) after 15 s" in lines
+    assert "trainer: 1 RUNNING; after server, ends the job" in lines
+    server, trainer = status_fields(status)["roles"]
+    assert (server["after"], server["ready"], server["ends_job"]) == ([], {"count": 2, "needed": 2}, False)
+    assert (trainer["after"], trainer["ready"], trainer["ends_job"]) == (["server"], None, True)
+    assert server["replicas"][0]["ready_at"] == "1970-01-01T00:00:17.000Z"
+    recorded = from_text(to_text(status) or "")
+    assert recorded is not None and recorded.roles == status.roles
+    status.roles[0].replicas.pop()
+    assert [bar["text"] for bar in timeline(status, 0.0)["bars"]] == ["ready after 12 s", ""]
+    app = AppDef("a", [_server(ready=Ready(tcp="http")), _trainer()])
+    assert "order:  server    ready by tcp http within 5m (2 replicas)" in app_page(app)
+    again = changed(app, ["roles.server.ready.within=1m", "roles.trainer.ends_job=true"])
+    assert (again.roles[0].ready, again.roles[1].ends_job) == (Ready(tcp="http", within="1m"), True)
+    assert changed(app, []) == app
