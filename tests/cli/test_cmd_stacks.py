@@ -119,6 +119,11 @@ def test_a_silent_job_is_ended_when_that_is_asked_for(torchx: Call, project: Pat
             "`aws_batch` cannot watch whether a job is silent\nhint: omit `--watchdog`; `torchx stacks JOB` shows",
         ),
         (["-s", "kubernetes", "--watchdog", "10m"], "`kubernetes` cannot watch whether a job is silent"),
+        (
+            ["-s", "kubernetes", "--idle", "30m"],
+            "it reports what a job uses now, and nothing samples that while nobody looks",
+        ),
+        (["-s", "lsf", "--idle", "30m"], "`lsf` cannot detect idle jobs\nhint"),
     ],
 )
 def test_what_cannot_be_watched_is_refused(torchx: Call, project: Path, argv: list[str], said: str) -> None:
