@@ -9,7 +9,7 @@ import pytest
 
 from tests.backends.lsf.conftest import command
 from tests.backends.lsf.lookalike.config import Config
-from tests.backends.orders import OrderContract, OrderGround, once, orders_of
+from tests.backends.orders import PROGRAM, OrderContract, OrderGround, once, orders_of
 from torchx.specs import Resource, Role
 
 
@@ -30,3 +30,8 @@ def ground(cluster: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 class TestLsfOrder(OrderContract):
     """The contract."""
+
+    def test_example(self, ground: OrderGround) -> None:
+        """On one host, because those of the test share their ports."""
+        example = (["--program", f"{PROGRAM}/program.py"], None)
+        super().test_example(ground._replace(cfg={"hosts": "127.0.0.11"}, example=example))

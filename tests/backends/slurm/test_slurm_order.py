@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.orders import OrderContract, OrderGround, once, orders_of
+from tests.backends.orders import PROGRAM, OrderContract, OrderGround, once, orders_of
 from torchx.specs import Resource, Role
 
 
@@ -29,3 +29,8 @@ def ground(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OrderGro
 
 class TestSlurmOrder(OrderContract):
     """The contract."""
+
+    def test_example(self, ground: OrderGround) -> None:
+        """On one host, because those of the test share their ports."""
+        example = (["--program", f"{PROGRAM}/program.py"], None)
+        super().test_example(ground._replace(cfg={"replicas_per_node": 4}, example=example))
