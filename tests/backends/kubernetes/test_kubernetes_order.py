@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from tests.backends.kubernetes import cluster, dns
 from tests.backends.kubernetes.jobs import Jobs
 from tests.backends.kubernetes.operators import served, set_status
-from tests.backends.orders import ORDER_CASES, OrderContract, OrderGround, once, orders_of
+from tests.backends.orders import ORDER_CASES, PROGRAM, OrderContract, OrderGround, once, orders_of
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.specs import AppDef, AppState, BindMount, Ready, Role
 
@@ -21,10 +22,11 @@ ALL_AT_ONCE = "server-restarts-the-trainer"
 @pytest.fixture
 def ground(jobs: Jobs, tmp_path: Path) -> Iterator[OrderGround]:
     with dns.served(jobs.namespace) as names:
-        spec = {**names["spec"], "terminationGracePeriodSeconds": 3}
+        overlay = tmp_path / "overlay.json"
+        overlay.write_text(json.dumps({"spec": {**names["spec"], "terminationGracePeriodSeconds": 3}}))
 
         def role(name: str, script: str) -> Role:
-            return jobs.role(script, name, overlay={"spec": spec}, mounts=[BindMount(str(tmp_path), "/shared")])
+            return jobs.role(script, name, mounts=[BindMount(str(tmp_path), "/shared")])
 
         def left(handle: str) -> list[str]:
             pods = jobs.pods(handle.rpartition("/")[2])
@@ -33,7 +35,7 @@ def ground(jobs: Jobs, tmp_path: Path) -> Iterator[OrderGround]:
         def first() -> tuple[str, str]:
             return once("/shared")
 
-        cfg = {"namespace": jobs.namespace, "reserved_millicpu": 1000, "kind": "job"}
+        cfg = {"namespace": jobs.namespace, "reserved_millicpu": 1000, "kind": "job", "pod_overlay": str(overlay)}
         with orders_of("tests", "kubernetes", role, cfg=cfg, left=left, first=first, file="/tmp/up") as made:
             yield made
 
@@ -44,6 +46,19 @@ class TestKubernetesOrder(OrderContract):
     @pytest.mark.parametrize("name", sorted(ORDER_CASES.keys() - {ALL_AT_ONCE}))
     def test_order(self, ground: OrderGround, name: str) -> None:
         super().test_order(ground, name)
+
+    def test_example(self, ground: OrderGround) -> None:
+        """As elsewhere, but the pods of the servers and of the trainer are gone at the end, with their logs."""
+        component = f"{PROGRAM.parent}/components/serve_and_run.py:serve_and_run"
+        args = ["--program", "program.py", "--image", ground.role("any", "true").image]
+        cfg = {**ground.cfg, "code": "inline"}
+        handle = ground.runner.run_component(component, args, "kubernetes", cfg=cfg, workspace=f"file://{PROGRAM}")
+        status = ground.ended(handle)
+        found = {role.role: [r.state.name for r in role.replicas] for role in status.roles}
+        assert status.state is AppState.SUCCEEDED, status
+        assert found == {"server": ["CANCELLED"] * 2, "trainer": ["CANCELLED"], "driver": ["SUCCEEDED"]}
+        said = [line.rpartition(" ")[2].strip() for line in ground.runner.log_lines(handle, "driver", 0)]
+        assert said == ["0.0000", "0.0000"]
 
 
 JOBSET = "apis/jobset.x-k8s.io/v1alpha2"
