@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.backends.canaries import SHOW, Canaries
-from tests.backends.shell import Shell
+from tests.backends.shell import ROOT, Shell
 from tests.backends.slurm import cluster
 from tests.backends.slurm.test_slurm_secrets import kept
 from tests.backends.ssh.conftest import Endless, Serve
@@ -112,6 +112,15 @@ def test_two_replicas(laptop: Shell, node: Sshd) -> None:
     assert handle in laptop.torchx("list", "-s", "slurm", "-cfg", "ssh=login")
     assert '"entrypoint": "echo"' in laptop.torchx("describe", "--json", handle)
     assert node.logins() == 1
+
+
+def test_roles_in_order(laptop: Shell) -> None:
+    """The example, and how it waits and ends, read from files behind the login node; its servers share a host."""
+    component = f"{ROOT}/examples/components/serve_and_run.py:serve_and_run"
+    program = f"{ROOT}/examples/serve_and_run/program.py"
+    handle = run(laptop, "-cfg", "replicas_per_node=4", component, "--program", program)
+    assert "SUCCEEDED" in ended(laptop, handle)
+    assert "learned y = 2.00 x + 1.00 from 2 servers" in laptop.torchx("log", f"{handle}/trainer")
 
 
 def test_around_the_program(laptop: Shell, node: Sshd) -> None:
