@@ -177,6 +177,10 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
             from torchx.schedulers.slurm.spares import add_spares
 
             add_spares(request, app.roles, wishes)
+        if wishes.stage and not opts.in_ and len(request.replicas) > 1:
+            from torchx.schedulers.slurm.broadcast import broadcast
+
+            request.broadcast = broadcast(wishes.stage)
         if opts.in_:
             move_in(request, opts, wishes, functools.partial(self.run_command, self._site_of(cfg)))
         else:

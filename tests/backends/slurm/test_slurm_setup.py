@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from torchx.runner import Runner, get_runner
 from torchx.specs import AppDef, AppStatus, Resource, Role
 from torchx.specs.wishes.checks import CHECK_NODES, SPARES
 from torchx.specs.wishes.setup import SETUP
+from torchx.specs.wishes.stages import STAGE
 
 MODULES = 'module() { [ "$2" != nope ] && export LOADED=$2; }; export -f module'
 
@@ -65,3 +67,34 @@ def test_spare_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             log = "".join(runner.log_lines(handle, "r", 0))
             assert "torchx: node left out: n1: GPU 0 has 2 uncorrected memory errors (ECC)" in log
         assert "node check failed: n1: GPU 0 has 2" in status.format()
+
+
+def test_data_is_sent_to_all_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By `sbcast`, once; a second job finds it, and one whose data did not arrive copies it."""
+    data = tmp_path / "data"
+    (data / "sub").mkdir(parents=True)
+    (data / "sub" / "x").write_bytes(os.urandom(2 << 20))
+    shim = tmp_path / "sbcast"
+    real = shutil.which("sbcast")
+    shim.write_text(
+        f"#!/bin/sh\nif [ -e {tmp_path}/fails ]; then echo failed >>{tmp_path}/sent; exit 1; fi\n"
+        f'{real} "$@" && echo arrived >>{tmp_path}/sent\n'
+    )
+    shim.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    role = Role("r", "", entrypoint="cksum", args=["got/sub/x"], num_replicas=2, resource=Resource(1, 0, 50))
+    said = []
+    for number in range(3):
+        monkeypatch.setenv("TORCHX_STAGE_DIR", str(tmp_path / f"cache-{number // 2}"))
+        (tmp_path / "fails").touch() if number else None
+        app = AppDef("sent", [role], metadata={STAGE: f"{data}={tmp_path}/got"})
+        role.args = [f"{tmp_path}/got/sub/x"]
+        with get_runner() as runner:
+            handle = runner.run(app, "slurm")
+            status = runner.wait(handle, wait_interval=0.2)
+            assert status is not None and status.state.name == "SUCCEEDED", status
+            said += [*runner.log_lines(handle, "r", 1)]
+            told = (tmp_path / "sent").read_text().splitlines()
+        assert told == [["arrived"], ["arrived"], ["arrived", "failed"]][number]
+        assert [*tmp_path.glob("cache-*-*")] == []
+    assert len(set(said)) == 1

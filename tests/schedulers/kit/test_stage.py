@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -137,3 +138,30 @@ def test_a_source_that_is_missing(
     where = "in this container: mount it, or give a URL" if contained else "on this node"
     said = f"torchx: `{tmp_path}/nosuch` cannot be staged: there is no such file or folder {where}\n"
     assert capsys.readouterr().err == said
+
+
+def test_data_that_was_sent(cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file and a folder that arrived whole are taken; what is missing, cut or of somebody else is copied."""
+    monkeypatch.setattr(stage_node, "LEAST", 1)
+    (cache.parent / "link").symlink_to("sub/x")
+    (cache.parent / "data" / "link").symlink_to("sub/x")
+    sources = [str(cache.parent / "data"), str(cache.parent / "data" / "sub" / "x"), "memory://a", "none"]
+    for spoil in (None, "cut", "link"):
+        assert stage_node.main(["--send", *sources]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == 4 and lines[2] == sources[1]
+        for packed, sent in zip(lines[::2], lines[1::2], strict=True):
+            whole = Path(packed).read_bytes()
+            Path(sent).write_bytes(whole[: len(whole) // 2] if spoil == "cut" else whole)
+            if spoil == "link":
+                Path(sent).rename(f"{sent}.real")
+                Path(sent).symlink_to(f"{sent}.real")
+        with monkeypatch.context() as patch:
+            if spoil is None:
+                patch.setattr(stage_node, "copy", lambda *_, **__: pytest.fail("it copies"))
+            assert {p.name for p in Path(stage_node.stage(sources[0])).iterdir()} == {"sub", "link"}
+            assert Path(stage_node.stage(sources[1])).read_text() == "1"
+        assert stage_node.main(["--send", *sources]) == 0 and capsys.readouterr().out == ""  # they are here
+        stage_node.main(["--sent", *sources])
+        assert [p.name for p in cache.parent.glob("cache-*") if not p.name.endswith(".real")] == []
+        shutil.rmtree(cache)

@@ -2,6 +2,9 @@
 
 Argument: a path, or a URL that fsspec reads. Prints the path of the copy. A copy is complete if its folder exists; one
 process makes it, and others wait. Copies that no job uses are removed when the cache would exceed its bound.
+
+A scheduler may send sources to all nodes before: ``--send SOURCE...`` prints, for each that this node lacks, a file and
+its path on the nodes, in lines; ``--sent SOURCE...`` removes the files that were made for it.
 """
 
 from __future__ import annotations
@@ -10,11 +13,14 @@ import fcntl
 import hashlib
 import os
 import shutil
+import stat
 import sys
+from contextlib import suppress
 from typing import Any
 
 CACHE = os.environ.get("TORCHX_STAGE_DIR") or f"/tmp/torchx-stage-{os.getuid()}"  # noqa: S108  # on the node itself
 _CONTAINED = ("/.dockerenv", "/run/.containerenv")  # files of Docker and Podman
+LEAST = 1 << 20  # bytes of a source that is sent
 MAX_BYTES = float(os.environ.get("TORCHX_STAGE_GB") or 500) * 1e9
 
 
@@ -91,6 +97,72 @@ def make_room(needed: int, mine: str) -> None:
         raise StageError(f"it needs {needed / 1e9:.1f} GB, and {CACHE} has no room: running jobs use the rest")
 
 
+def key_of(path: str, files: dict[str, tuple[int, str]]) -> str:
+    """Return the name of a source's copy, which changes with its files."""
+    return hashlib.sha256(repr([path, sorted(files.items())]).encode()).hexdigest()[:24]
+
+
+def sent_path(key: str) -> str:
+    """Return where a source that was sent to the node is: beside the cache, which may not be there yet."""
+    return f"{CACHE}-{key}"
+
+
+def send(sources: list[str]) -> None:
+    """Print what to send of these sources, and to which path; folders are packed."""
+    import tarfile
+
+    for source in sources:
+        path = os.path.abspath(source)
+        with suppress(OSError, StageError):  # the replicas will say so
+            files = {} if "://" in source else local_files(path)
+            size, key = sum(size for size, _ in files.values()), key_of(path, files)
+            if size < LEAST or os.path.isdir(os.path.join(CACHE, key)) or "\n" in path:
+                continue
+            packed = path
+            if "" not in files:
+                packed = f"{sent_path(key)}.tar"
+                if shutil.disk_usage(os.path.dirname(packed)).free < 3 * size:
+                    continue
+                with tarfile.open(packed, "x", dereference=True) as tar:
+                    tar.add(path, arcname=".")
+            sys.stdout.write(f"{packed}\n{sent_path(key)}\n")
+            sys.stdout.flush()
+
+
+def forget_sent(sources: list[str]) -> None:
+    """Remove the archives that :func:`send` made."""
+    for source in sources:
+        path = os.path.abspath(source)
+        with suppress(OSError, StageError):
+            os.unlink(f"{sent_path(key_of(path, local_files(path)))}.tar")
+
+
+def take_sent(sent: str, target: str, files: dict[str, tuple[int, str]]) -> bool:
+    """Move a source that was sent to ``target``; False if it did not arrive whole, or somebody else put it there."""
+    if not os.path.lexists(sent):
+        return False
+    import tarfile
+
+    try:
+        facts = os.lstat(sent)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.getuid():
+            return False
+        if "" in files:
+            shutil.move(sent, target)
+        else:
+            with tarfile.open(sent) as tar:
+                tar.extractall(target)  # noqa: S202  # our own file
+        arrived = {name: size for name, (size, _) in local_files(target).items()}
+    except (OSError, tarfile.TarError, StageError):
+        arrived = {}
+    if arrived == {name: size for name, (size, _) in files.items()}:
+        return True
+    shutil.rmtree(target, ignore_errors=True)
+    with suppress(OSError):
+        os.unlink(target)
+    return False
+
+
 def stage(source: str) -> str:
     """Return the path of the copy, which is made if it is missing."""
     fs: Any = None
@@ -102,7 +174,7 @@ def stage(source: str) -> str:
             raise StageError("this node's Python has no fsspec: a set-up line may provide it") from None
         fs, path = fsspec.core.url_to_fs(source)
     files = local_files(path) if fs is None else remote_files(fs, path)
-    key = hashlib.sha256(repr([source if fs else path, sorted(files.items())]).encode()).hexdigest()[:24]
+    key = key_of(source if fs else path, files)
     os.makedirs(CACHE, mode=0o700, exist_ok=True)
     if os.stat(CACHE).st_uid != os.getuid():
         raise StageError(f"{CACHE} belongs to another user")
@@ -116,10 +188,13 @@ def stage(source: str) -> str:
             make_room(size, key)
             shutil.rmtree(part, ignore_errors=True)
             os.mkdir(part)
-            copy(fs, path, os.path.join(part, name), is_folder="" not in files)
+            if fs is not None or not take_sent(sent_path(key), os.path.join(part, name), files):
+                copy(fs, path, os.path.join(part, name), is_folder="" not in files)
             with opened(os.path.join(part, "size")) as file:
                 file.write(str(size))
             os.rename(part, entry)
+    with suppress(OSError):
+        os.unlink(sent_path(key))
     os.utime(os.path.join(entry, "size"))
     return os.path.join(entry, name)
 
@@ -137,6 +212,9 @@ def copy(fs: Any, path: str, target: str, *, is_folder: bool) -> None:
 
 def main(argv: list[str]) -> int:
     """Print the path of the copy; return the exit code."""
+    if argv[0] in ("--send", "--sent"):
+        (send if argv[0] == "--send" else forget_sent)(argv[1:])
+        return 0
     try:
         sys.stdout.write(stage(argv[0]) + "\n")
     except Exception as e:  # whatever a file system of fsspec raises

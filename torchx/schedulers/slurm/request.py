@@ -148,6 +148,7 @@ class SlurmBatchRequest:
             :meth:`torchx.specs.wishes.Wishes.is_plain`.
         inside: id of the allocation in which it runs as a step, and its nodes; empty for a job of its own.
         spares: nodes beyond those that it needs; ``probe`` is the part of the script that checks all of them.
+        broadcast: the part of the script that sends data to the nodes; empty: there is none, or one node.
         order: the part of the script for roles that wait for others; empty: none does.
         sample_s: interval at which the resource usage of replicas is sampled, seconds; 0: never.
         requeue: whether Slurm may requeue the job by itself: ``yes``, ``no``, or ``auto`` for the site's default.
@@ -171,6 +172,7 @@ class SlurmBatchRequest:
     inside: tuple[str, str] = ("", "")
     spares: int = 0
     probe: str = ""
+    broadcast: str = ""
     order: str = ""
     sample_s: float = SAMPLE_S
 
@@ -293,6 +295,7 @@ def render(request: SlurmBatchRequest) -> str:
         f"early={request.early} every={f'{request.sample_s:g}' if request.sample_s else ''}",
         *([f"exclude={quote(replicas[0].sbatch_opts.get('exclude') or '')}"] if request.retry else []),
         *([request.probe] if request.spares else []),
+        *([request.broadcast] if request.broadcast else []),
         *([request.order] if request.order else []),
         *_arrays(request, groups),
         *([script(__file__, *parts)] if parts or request.notify or request.is_watched else []),
