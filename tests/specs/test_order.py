@@ -65,6 +65,7 @@ def test_probes(ready: Ready, expected: tuple[object, ...]) -> None:
         ([_server(ready=Ready(log="(?i)x"))], "`(?` is not understood"),
         ([_server(ready=Ready(log=r"a\b"))], r"`\b` is not understood"),
         ([_server(ready=Ready(log="("))], "not a valid regular"),
+        ([_server(ready=Ready(log="[[:space:]-x]"))], "not a valid regular"),
         ([_server(ready=Ready(tcp="http", within="5"))], "`5` is not a length of time"),
         ([_server(ready=Ready(tcp="http", at_least=3))], "`at_least=3` of its 2 replicas"),
         ([_server(), _trainer(args=["${role.serv.host}"])], "`${role.serv.host}`, which is not an address"),

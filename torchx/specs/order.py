@@ -197,9 +197,12 @@ def _extended(pattern: str, role: str) -> str:
     """Return a pattern for ``grep -E``; raises SpecError for one that only Python, or nothing, understands."""
     import re
 
+    from torchx.supervisor.probes import to_python
+
+    extended = re.sub(r"(\\\\)|\\([dswDS])", lambda m: m[1] or _CLASSES[m[2]], pattern)
     odd = re.search(r"\(\?|[*+?}][+?]|\\[A-Za-z0-9]", re.sub(r"\\\\|\\[dswDS]", "", pattern))
     try:
-        re.compile(pattern)
+        re.compile(to_python(extended))
     except re.error as e:
         raise SpecError(
             f"role `{role}` is ready by the log `{pattern}`, which is not a valid regular expression: {e}"
@@ -209,7 +212,7 @@ def _extended(pattern: str, role: str) -> str:
             f"role `{role}` is ready by the log `{pattern}`, and `{odd[0]}` is not understood",
             hint="use what `grep -E` knows, and \\d, \\s, \\w",
         )
-    return re.sub(r"(\\\\)|\\([dswDS])", lambda m: m[1] or _CLASSES[m[2]], pattern)
+    return extended
 
 
 def _check_circles(orders: dict[str, RoleOrder]) -> None:

@@ -147,12 +147,11 @@ class Probe:
         for path, start in self._logs.items():
             with suppress(FileNotFoundError), open(path, "rb") as f:
                 f.seek(start)
-                data = self._tails[path] + f.read(1 << 20)
-                self._logs[path] = f.tell()
-                *lines, last = data.split(b"\n")
-                self._tails[path] = last[-_MOST:]
-                if self._matches(*lines, last):
-                    return True
+                while data := f.read(1 << 20):
+                    *lines, last = (self._tails[path] + data).split(b"\n")
+                    self._logs[path], self._tails[path] = f.tell(), last[-_MOST:]
+                    if self._matches(*lines, last):
+                        return True
         self.seen = "no line of its output matches"
         return False
 
