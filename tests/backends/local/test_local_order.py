@@ -67,11 +67,11 @@ def _strike(chance: random.Random, scheduler: LocalScheduler, app_id: str, job: 
     fault = chance.choice(["replica", "replica", "replica", "stop", "supervisor", "cancel"])
     if fault == "cancel":
         scheduler.cancel(app_id)
-    elif fault == "supervisor":
-        os.kill(job.supervisor, signal.SIGKILL)
-    elif running:
-        with suppress(ProcessLookupError):  # it has just ended
-            os.kill(chance.choice(running), signal.SIGKILL if fault == "replica" else signal.SIGSTOP)
+        return
+    victim = job.supervisor if fault == "supervisor" else chance.choice(running) if running else 0
+    with suppress(ProcessLookupError):  # it has just ended
+        if victim:
+            os.kill(victim, signal.SIGSTOP if fault == "stop" else signal.SIGKILL)
 
 
 def test_random_faults(scheduler: LocalScheduler) -> None:
