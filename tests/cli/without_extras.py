@@ -6,14 +6,13 @@ As a program: ``python without_extras.py < JSON``, where the input is a list of 
 from __future__ import annotations
 
 import contextlib
-import importlib.abc
 import io
 import json
 import re
 import sys
 from collections.abc import Sequence
 from importlib import metadata
-from typing import NoReturn
+from typing import Any
 
 
 def base_packages() -> set[str]:
@@ -31,26 +30,29 @@ def base_packages() -> set[str]:
     return found
 
 
-class Absent(importlib.abc.MetaPathFinder):
-    """Hides the modules of all other distributions."""
+class Hiding:
+    """A finder of modules that does not find those of all other distributions."""
 
-    def __init__(self) -> None:
-        base = base_packages()
-        self.modules = {
-            module
-            for module, names in metadata.packages_distributions().items()
-            if not base & {re.sub(r"[-_.]+", "-", name).lower() for name in names}
-        }
+    def __init__(self, finder: Any, hidden: set[str]) -> None:
+        self._finder = finder
+        self._hidden = hidden
 
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> None:
-        """Raise the error of a package that is not there."""
-        del path, target
-        if name.partition(".")[0] in self.modules:
-            self._refuse(name)
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> Any:
+        """Return None for a package that is to be absent."""
+        return None if name.partition(".")[0] in self._hidden else self._finder.find_spec(name, path, target)
 
-    @staticmethod
-    def _refuse(name: str) -> NoReturn:
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._finder, name)
+
+
+def other_modules() -> set[str]:
+    """Return the modules of all other distributions."""
+    base = base_packages()
+    return {
+        module
+        for module, names in metadata.packages_distributions().items()
+        if not base & {re.sub(r"[-_.]+", "-", name).lower() for name in names}
+    }
 
 
 def run(argv: Sequence[str]) -> tuple[int, str]:
@@ -67,5 +69,6 @@ def run(argv: Sequence[str]) -> tuple[int, str]:
 
 
 if __name__ == "__main__":
-    sys.meta_path.insert(0, Absent())
+    others = other_modules()
+    sys.meta_path[:] = [Hiding(finder, others) for finder in sys.meta_path]
     print(json.dumps([run(argv) for argv in json.load(sys.stdin)]))
