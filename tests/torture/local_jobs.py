@@ -9,6 +9,7 @@ import random
 import resource
 import signal
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -189,6 +190,7 @@ def disks(rng: random.Random, place: Path) -> Iterator[str]:
         def work(verb: list[str] = verb, limit: int = limit) -> int:
             from torchx.cli.main import main
 
+            sys.dont_write_bytecode = True  # Python 3.11 keeps a file that it could write in part only
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
             main(list(verb))
             return 0
