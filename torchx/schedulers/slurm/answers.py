@@ -164,7 +164,7 @@ def _replica(job: Job, role: Role, k: int, state: AppState, kind: str) -> Replic
         role=role.name,
         replica=k,
         state=own,
-        exit_code=None if signal or stopped else code,  # a stopped replica did not choose its exit code
+        exit_code=None if signal or (stopped and not known.stopped) else code,  # what ended the job chose it
         signal=signal,
         host=known.host,
         ended=known.ended,
