@@ -22,7 +22,7 @@ from torchx.util.records import dataclass, field
 if TYPE_CHECKING:
     from torchx.schedulers.local.images import ImageProvider
     from torchx.schedulers.local.options import Opts
-    from torchx.supervisor.layout import OrderRequest, ReplicaRequest, RoleRequest
+    from torchx.supervisor.layout import ReplicaRequest, RoleRequest
 ENV_CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
 ENV_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -77,7 +77,7 @@ class PopenRequest:
     timeout: str = ""
     watchdog: str = ""
     idle: str = ""
-    order: dict[str, OrderRequest] = field(default_factory=dict)
+    order: dict[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         lines = [f"app_id: {self.app_id}", f"log_dir: {self.log_dir}", f"cancel_grace_s: {self.cancel_grace_s:g}"]
