@@ -1,6 +1,6 @@
 """The version of this distribution; importing this module imports nothing else."""
 
-__version__ = "0.8.0"
+__version__ = "0.9.0"
 
 
 def __getattr__(name: str) -> str:
