@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from torchx.specs.api import AppState
 from torchx.specs.order import RoleOrder, order_of
 from torchx.specs.ready import has_order
+from torchx.supervisor.probes import sentence
 from torchx.util.records import replace
 
 if TYPE_CHECKING:
@@ -88,8 +89,7 @@ def late(name: str, order: RoleOrder, within: str, seen: str = "", said: str = "
     >>> late("server", RoleOrder(probe="http", port="http", what="/health"), "5m", "status 503", "loading weights")
     'role server was not ready within 5m: GET :http/health: status 503; its last words: loading weights'
     """
-    last = f"; its last words: {said}" if said else ""
-    return f"role {name} was not ready within {within}: {order}{f': {seen}' if seen else ''}{last}"
+    return sentence(f"role {name} was not ready within {within}: {order}", seen, said)
 
 
 def ended(name: str, order: RoleOrder, said: str = "") -> str:
@@ -99,7 +99,7 @@ def ended(name: str, order: RoleOrder, said: str = "") -> str:
     'role server ended before it was ready: tcp http'
     """
     how = f": {order}" if order.probe else ""
-    return f"role {name} ended before it was ready{how}{f'; its last words: {said}' if said else ''}"
+    return sentence(f"role {name} ended before it was ready{how}", said=said)
 
 
 def unready(roles: Sequence[Role], name: str, *, early: bool, seen: str, said: str) -> str:

@@ -57,10 +57,8 @@ def facts_of(
         for i, role in enumerate(_roles(app, pods))
     ]
     _note_images(app, pods)
-    if number:
-        attempts = recorded(found.owners)
-    else:
-        attempts = attempts_of(app, found.pods, over=all(owner.over for owner in owners))
+    over = all(owner.over for owner in owners)
+    attempts = recorded(found.owners) if number else attempts_of(app, found.pods, over=over)
     whole = next((owner for owner in owners if owner.role_index is None), None)
     created = [unix_time((item.get("metadata") or {}).get("creationTimestamp")) for item in found.owners]
     facts = JobFacts(

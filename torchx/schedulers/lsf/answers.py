@@ -108,25 +108,17 @@ def facts_of(
     members = sorted(found, key=lambda row: (row.role, row.k))
     numbers = sorted({row.role for row in members} | set(range(len(roles))))
     names = {index: roles[index].name if index < len(roles) else str(index) for index in numbers}
-    # most replicas depend on replica 0, so its reason is the one to show
-    rank0_waits = any(_waits(row) and not row.pend_reason.startswith(_DEPENDS) for row in members)
-    facts = [
-        replica_facts(names[row.role], row, (exits or {}).get((row.role, row.k)), rank0_waits=rank0_waits)
-        for row in members
-    ]
+    facts = _members(members, names, exits or {})
     if silent:
         facts = [replace(one, stopped=True) for one in facts]
     if marks is not None:
         facts = [marks.on(f, (r.role, r.k), bool(roles[r.role].after)) for r, f in zip(members, facts, strict=True)]
     why = marks.late if marks is not None and marks.late else hang if silent else ""
-    by_role: dict[int, list[ReplicaFacts]] = {index: [] for index in numbers}
-    for row, one in zip(members, facts, strict=True):
-        by_role[row.role].append(one)
+    by_role = {index: [f for row, f in zip(members, facts, strict=True) if row.role == index] for index in numbers}
     started = [times[0]] if times[0] else [r.started for r in members if r.started is not None]
     ended = [r.ended for r in members if r.ended is not None] + ([times[1]] if times[1] else [])
     states = {r.state for r in facts}
     over = silent or (marks is not None and marks.is_over)
-    cancelled = AppState.CANCELLED in states and AppState.FAILED not in states and not over
     return JobFacts(
         app_id=app_id,
         roles=[
@@ -143,13 +135,24 @@ def facts_of(
         reason=why,
         kind="timeout" if why or silent else "",
         hang=hang,
-        cancelled=cancelled,
+        cancelled=AppState.CANCELLED in states and AppState.FAILED not in states and not over,
         restarts=restarts,
         attempts=attempts,
         started=min(started, default=None),
         ended=max(ended, default=None),
         definition=roles,
     )
+
+
+def _members(
+    members: Sequence[Row], names: Mapping[int, str], exits: Mapping[tuple[int, int], Exit]
+) -> list[ReplicaFacts]:
+    """Return the facts about the replicas, which have ended as ``exits`` say."""
+    # most replicas depend on replica 0, so its reason is the one to show
+    rank0_waits = any(_waits(row) and not row.pend_reason.startswith(_DEPENDS) for row in members)
+    return [
+        replica_facts(names[row.role], row, exits.get((row.role, row.k)), rank0_waits=rank0_waits) for row in members
+    ]
 
 
 def _waits(row: Row) -> bool:
