@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from torchx.version import __version__
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts/release"
 script = runpy.run_path(str(SCRIPT))
@@ -99,6 +101,12 @@ def test_a_dry_run_prints_the_section_of_this_project() -> None:
     assert done.returncode == (0 if there else 1), done.stderr
     assert done.stdout.startswith("## 99.0.0 (2026-11-30)\n" if there else "")
     assert "99.0.0" not in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_recorded_files_do_not_name_the_version() -> None:
+    """What tests compare with stays true when the next version is set."""
+    recorded = contents(ROOT / "tests" / "golden")
+    assert recorded and not [name for name, text in recorded.items() if __version__ in text]
 
 
 def contents(folder: Path) -> dict[str, str]:
