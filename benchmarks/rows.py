@@ -273,7 +273,7 @@ ROWS = (
         Row(what, 1, within(allowed_s, sampler), "what is allowed", weight=0.6)
         for what, allowed_s, sampler in (
             ("what `torchx run` checks by itself of a script among {files} files", 0.05, api("checks", "files")),
-            ("`torchx doctor`", 1.0, cli("doctor", expect="cannot be told")),
+            ("`torchx doctor`", 1.0, cli("doctor", expect="0 bad")),
             ("`torchx run --check utils.echo`", 3.0, cli("run", "--check", "utils.echo", expect="0 bad")),
         )
     ),
