@@ -32,7 +32,7 @@ class Screen:
             os.execve(argv[0], argv, {**env, "TERM": "xterm-256color"})
         fcntl.ioctl(self._fd, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
         seen, until = b"", time.monotonic() + PATIENCE_S
-        while b"bench-" not in seen:
+        while b"succeeded" not in seen:  # a row of its list
             if not (some := self._read(until - time.monotonic())):
                 raise Cannot((seen.decode(errors="replace").split("\n")[0] or "showed nothing")[:120])
             seen += some
