@@ -201,7 +201,7 @@ def assume(run_args: TorchXRunArgs, *, always: bool) -> None:
         what = [_said(name, amount) for name, amount in amounts.items()] + ([] if "gpu" in asked else ["no GPU"])
         whose = f" for {count or workers} {'GPUs' if count else 'workers'}" if max(count, workers) > 1 else ""
         ask = [text for name, text in _EXAMPLES.items() if name not in asked]
-        note(f"Assumed per node{whose}: {', '.join(what)}; to ask for more: {' '.join(ask)}, or -h NAME")
+        note(f"Assumed per node{whose}: {', '.join(what)}; to set them: {' '.join(ask)}, or -h NAME")
 
 
 def _said(name: str, amount: int) -> str:
