@@ -140,6 +140,9 @@ class Scheduler(Generic[T], ABC):
     capabilities: Capabilities = Capabilities()
     """What this backend can do."""
 
+    options: type[StructuredOpts] | None = None
+    """The class that declares its run options."""
+
     rules: str = ""
     """The table of what its server refuses, as ``module:name``, see :mod:`torchx.schedulers.kit.rules`."""
 
@@ -165,7 +168,7 @@ class Scheduler(Generic[T], ABC):
 
     def _run_opts(self) -> runopts:
         """Return the run options of this backend, without those of its workspace mixin."""
-        return runopts()
+        return runopts() if self.options is None else self.options.as_runopts()
 
     # -- submission ------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from torchx.schedulers.aws.sagemaker.reasons import JOB_STATE
 from torchx.schedulers.aws.sagemaker.request import NAME_RULE, AWSSageMakerJob, render_job
 from torchx.schedulers.ids import random_id
 from torchx.schedulers.kit.facts import JobFacts
-from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, is_terminal, runopts
+from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, is_terminal
 from torchx.specs.wishes import Wishes
 from torchx.util.notices import logger
 from torchx.util.records import replace
@@ -53,6 +53,7 @@ class AWSSageMakerScheduler(AwsScheduler):
     """
 
     service, display_name = "sagemaker", "SageMaker"
+    options = AWSSageMakerOpts
     rules = "torchx.schedulers.aws.rules:SAGEMAKER"
     capabilities = replace(AwsScheduler.capabilities, timeout="max_run", delete=True, resources=False)
     wait_hint = 10.0
@@ -68,9 +69,6 @@ class AWSSageMakerScheduler(AwsScheduler):
         super().__init__(
             "aws_sagemaker", session_name, docker_client, clients=clients or Clients({"sagemaker": client})
         )
-
-    def _run_opts(self) -> runopts:
-        return AWSSageMakerOpts.as_runopts()
 
     def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> None:
         """Accept roles without resources: the instance type determines them."""

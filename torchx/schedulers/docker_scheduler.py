@@ -33,7 +33,7 @@ from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.caps import COMMON
 from torchx.schedulers.kit.export import bases_of
 from torchx.settings import ENV_IMAGE
-from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
+from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal
 from torchx.specs.images import report_image_digest
 from torchx.util.records import replace
 from torchx.util.reexports import reexports
@@ -82,6 +82,7 @@ class DockerScheduler(ManagesJobs):
         docker_client: a ``docker.DockerClient``; by default it is created from the environment on first use.
     """
 
+    options = Opts
     rules = "torchx.schedulers.docker.rules:RULES"
     capabilities = replace(
         COMMON,
@@ -100,9 +101,6 @@ class DockerScheduler(ManagesJobs):
         resources=True,
         describe_many=True,
     )
-
-    def _run_opts(self) -> runopts:
-        return Opts.as_runopts()
 
     def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> None:
         """Accept roles without resources: they may use all of the engine's machine."""

@@ -19,7 +19,7 @@ from torchx.schedulers.kubernetes.kinds import appwrapper
 from torchx.schedulers.kubernetes.names import APPWRAPPER, OLD_APPWRAPPER, V1BETA2
 from torchx.schedulers.kubernetes.options import KubernetesMCADOpts, KubernetesOpts
 from torchx.schedulers.kubernetes.request import KubernetesJob
-from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, runopts
+from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal
 from torchx.util.records import dataclass
 from torchx.util.reexports import reexports
 
@@ -57,13 +57,11 @@ class KubernetesMCADScheduler(KubeScheduler):
         client: a ``kubernetes.client.ApiClient``; by default created from kubeconfig on first use.
     """
 
+    options = KubernetesMCADOpts
     owners = (APPWRAPPER, OLD_APPWRAPPER)
 
     def __init__(self, session_name: str, client: Any | None = None, docker_client: Any | None = None) -> None:
         super().__init__("kubernetes_mcad", session_name, client, docker_client)
-
-    def _run_opts(self) -> runopts:
-        return KubernetesMCADOpts.as_runopts()
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[KubernetesJob]:
         opts = KubernetesMCADOpts.from_cfg(cfg)

@@ -45,7 +45,7 @@ from torchx.schedulers.kubernetes.pods.specs import NEWEST
 from torchx.schedulers.kubernetes.request import KubernetesJob
 from torchx.schedulers.kubernetes.shipped_code import AUTO, BUCKET, BucketCode, Code, TooLargeError, pack, plan
 from torchx.settings import ENV_WORKSPACE_HASH
-from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Resource, Role, Workspace, runopts
+from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Resource, Role, Workspace
 from torchx.specs.images import set_workspace_hash
 from torchx.specs.ready import has_order
 from torchx.specs.tasks import TaskList
@@ -83,14 +83,12 @@ class KubernetesScheduler(KubeScheduler):
     """
 
     owners = (JOB, JOBSET, VOLCANO, KUBEFLOW, PYTORCH)
+    options = KubernetesOpts
     capabilities = replace(CAPABILITIES, retry_actions=("retry", "avoid", "mem"), order=PROBES)
 
     def __init__(self, session_name: str, client: Any | None = None, docker_client: Any | None = None) -> None:
         super().__init__("kubernetes", session_name, client, docker_client)
         self._codes: dict[str, Code | BucketCode] = {}  # by hash
-
-    def _run_opts(self) -> runopts:
-        return KubernetesOpts.as_runopts()
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[KubernetesJob]:
         opts = KubernetesOpts.from_cfg(cfg)

@@ -22,7 +22,7 @@ from torchx.schedulers.kit.caps import COMMON
 from torchx.schedulers.local.jobs import LocalAppDef
 from torchx.schedulers.local.options import Opts
 from torchx.schedulers.local.sweep_jobs import SpecialJobs
-from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Resource, runopts
+from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Resource
 from torchx.supervisor.layout import COMBINED_LOG, STDERR_LOG, STDOUT_LOG
 from torchx.util.records import replace
 from torchx.util.reexports import reexports
@@ -94,6 +94,7 @@ class LocalScheduler(SpecialJobs):
         extra_paths: folders to search for programs before ``PATH``.
     """
 
+    options = Opts
     capabilities = CAPABILITIES
     wait_hint = 0.05
 
@@ -111,9 +112,6 @@ class LocalScheduler(SpecialJobs):
         self._cache_size = cache_size
         self._extra_paths = list(extra_paths or ())
         self._apps = {}
-
-    def _run_opts(self) -> runopts:
-        return Opts.as_runopts()
 
     def _validate(self, app: AppDef, scheduler: str, cfg: LocalOpts | None = None) -> None:
         """Accept all roles, even those without a resource."""

@@ -35,7 +35,7 @@ from torchx.schedulers.lsf.replicas import (
 )
 from torchx.schedulers.lsf.request import RANK0_HOST, LsfBsub, cleanup_str, get_bsub, get_submit_script
 from torchx.schedulers.lsf.sweep_jobs import SpecialJobs
-from torchx.specs.api import AppState, CfgVal, runopts
+from torchx.specs.api import AppState, CfgVal
 from torchx.specs.ready import PROBES
 from torchx.util.records import replace
 from torchx.util.reexports import reexports
@@ -82,15 +82,11 @@ class LsfScheduler(SpecialJobs):
     transient = re.compile(r"(?i)LSF is down|daemon not responding|cannot connect to LSF|communication time ?out")
     programs = "LSF's commands (bsub, bjobs, ...)"
     submits = "bsub"
+    options = Opts
     rules = "torchx.schedulers.lsf.rules:RULES"
 
     def __init__(self, session_name: str, **parts: Any) -> None:
         super().__init__("lsf", session_name, **parts)
-
-    def _run_opts(self) -> runopts:
-        opts = super()._run_opts()
-        opts.update(Opts.as_runopts())
-        return opts
 
     def time_limit_s(self, cfg: Mapping[str, CfgVal]) -> float | None:
         hours, _, minutes = str(cfg.get("time") or "0").rpartition(":")

@@ -50,7 +50,7 @@ from torchx.schedulers.slurm.request import (
     make_request,
 )
 from torchx.schedulers.slurm.sweep_jobs import SpecialJobs
-from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, parse_app_handle, runopts
+from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, parse_app_handle
 from torchx.specs.handles import JobId
 from torchx.specs.ready import PROBES
 from torchx.specs.wishes import Wishes
@@ -122,6 +122,7 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
     )
     programs = "Slurm's commands"
     submits = "sbatch"
+    options = SlurmOpts
     rules = "torchx.schedulers.slurm.rules:RULES"
 
     def __init__(self, session_name: str, **parts: Any) -> None:
@@ -133,11 +134,6 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
         from torchx.schedulers.slurm.scripts.sbatch import seconds
 
         return seconds(str(cfg.get("time") or "")) or None
-
-    def _run_opts(self) -> runopts:
-        opts = super()._run_opts()
-        opts.update(SlurmOpts.as_runopts())
-        return opts
 
     # -- submission ------------------------------------------------------------------------------
 

@@ -127,7 +127,7 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
     # -- sites -----------------------------------------------------------------------------------
 
     def _run_opts(self) -> runopts:
-        """Options of every batch backend: those that select the site. Backends add their own."""
+        """Options of every batch backend, which select the site, and those of this one."""
         opts = runopts()
         opts.add(
             "ssh",
@@ -141,6 +141,7 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
             help="with `ssh`: folder for jobs and their logs, on a file system that login node and compute nodes share;"
             " $TORCHX_HOME there, or else ~/.torchx, when it is not given",
         )
+        opts.update(super()._run_opts())
         return opts
 
     def _site_of(self, cfg: Mapping[str, CfgVal] | None) -> Site:

@@ -9,11 +9,8 @@ from torchx.errors import NotSupportedError
 from torchx.util.notices import logger
 
 if TYPE_CHECKING:
-    from torchx.specs.api import CfgVal, runopts
     from torchx.specs.wishes import Wishes
 
-NAMES = {"in_": "in"}
-"""Field of a class of options -> name of the option, which is a keyword of Python."""
 _WISHES = {"retry": "--retry", "after": "--after", "timeout_s": "--timeout", "spares": "--spares"}
 
 
@@ -34,22 +31,3 @@ def say_unused(opts: Any, names: Iterable[str], defaults: Mapping[str, Any] | No
 def refuse_export(within: str) -> None:
     """Raise NotSupportedError, because what the user holds is not there later."""
     raise NotSupportedError(f"a job within {within} (`in`) cannot be exported", hint="omit `in`")
-
-
-def renamed(opts: runopts, names: Mapping[str, str]) -> runopts:
-    """Return these options, some with other names."""
-    found = opts.__class__()
-    for name, opt in opts:
-        found.add(
-            names.get(name, name),
-            type_=opt.opt_type,
-            help=lambda opt=opt: opt.help,  # type: ignore[misc]  # bound at once
-            default=opt.default,
-            required=opt.is_required,
-        )
-    return found
-
-
-def with_fields(cfg: Mapping[str, CfgVal]) -> Mapping[str, CfgVal]:
-    """Return run options with the names of fields, see :data:`NAMES`."""
-    return {**cfg, **{field: cfg[name] for field, name in NAMES.items() if name in cfg}}

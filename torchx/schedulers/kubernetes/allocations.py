@@ -153,15 +153,6 @@ def request(app: AppDef, opts: KubernetesOpts, codes: dict[str, Any]) -> InnerJo
     return InnerJob(app, f"{namespace}:{name}.{unique_id(app)}", opts, used)
 
 
-def is_inner(app_id: str) -> bool:
-    """Whether a job runs inside the pods of another one.
-
-    >>> is_inner("team:session-x1.train-x2"), is_inner("team:session-x1")
-    (True, False)
-    """
-    return "." in split_id(app_id)[1]
-
-
 def _session(app_id: str) -> str:
     """Return the id of the job whose pods are used; that of any other job is its own."""
     return app_id.rpartition(".")[0] or app_id

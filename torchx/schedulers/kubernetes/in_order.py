@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from torchx.schedulers.kit.commands import last_line
 from torchx.schedulers.kit.facts import JobFacts, RoleFacts
 from torchx.schedulers.kit.order import ended, is_ready, late, orders_of
 from torchx.schedulers.kubernetes.names import WAITER
@@ -102,12 +103,12 @@ def _troubles(
         for pod in of[name]:
             if order.probe and ends_late(definition, order) and _is_late(pod, order):
                 seen, said = left(pod)
-                yield name, late(name, order, within[name], seen, _last_line(said))
+                yield name, late(name, order, within[name], seen, last_line(said, ""))
         after = [other for other in roles if name in orders[other.name].after]
         unseen = not any(r.state in _BEGUN for other in after for r in other.replicas)
         if after and of[name] and _succeeded(role) and unseen:
             if not is_ready(role, order):
-                yield name, ended(name, order, next((_last_line(left(pod)[1]) for pod in of[name]), ""))
+                yield name, ended(name, order, next((last_line(left(pod)[1], "") for pod in of[name]), ""))
             elif (
                 any(of[other.name] for other in after)
                 and time.time() - max(r.ended for r in role.replicas) > _NOTICED_S
@@ -116,10 +117,6 @@ def _troubles(
     for pod in (pod for pods in of.values() for pod in pods):
         if pod.init and pod.container == WAITER and pod.left in orders:
             yield pod.left, late(pod.left, orders[pod.left], within[pod.left])
-
-
-def _last_line(text: str) -> str:
-    return text.strip().rpartition("\n")[2]
 
 
 def _is_late(pod: Pod, order: RoleOrder) -> bool:

@@ -10,7 +10,6 @@ import json
 from collections.abc import Callable, Sequence
 
 from torchx.errors import BackendError, TorchXError
-from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.inside import STDERR, STDOUT, Duplex, Tty
 from torchx.schedulers.kit.inside.marks import MarkedProcess, kill_words
 from torchx.schedulers.kubernetes.api.channels import V4, V5, Channels, is_refusal
@@ -113,19 +112,6 @@ class PodProcess(MarkedProcess):
                 f"the exit code of the command is unknown: {self._why}", hint="it may still run inside the replica"
             )
         return self._mark.code
-
-
-def run_in(api: KubeApi, pod: Object, argv: Sequence[str], stdin: bytes = b"") -> Completed:
-    """Run a command in the role's container of a running pod, and return its result."""
-    out = {STDOUT: b"", STDERR: b""}
-    with PodProcess(api, pod, argv, None) as process:
-        if stdin:
-            process.write(stdin)
-        process.close_stdin()
-        while (found := process.read()) is not None:
-            out[found[0]] += found[1]
-        code = process.wait()
-    return Completed([*argv], code, *(text.decode("utf-8", "replace") for text in out.values()))
 
 
 def port_opener(api: KubeApi, pod: Object) -> Callable[[int], PodPort] | None:

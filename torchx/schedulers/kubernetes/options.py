@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
 from torchx.errors import ConfigError, SpecError
 from torchx.schedulers.api import StructuredOpts
-from torchx.schedulers.kit.allocations import NAMES, renamed, with_fields
 from torchx.schedulers.kubernetes import placement
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, V1BETA1, V1BETA2, VOLCANO, Object
 from torchx.schedulers.kubernetes.overlays import pod_form
 from torchx.schedulers.kubernetes.shipped_code import AUTO, BUCKET, REGISTRY, WAYS, check_bucket
 from torchx.util.records import dataclass
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-    from torchx.specs.api import CfgVal, runopts
 
 RESERVED_MILLICPU = 100
 RESERVED_MEMMB = 1024
@@ -31,6 +22,8 @@ FORMS = {"v1beta2": V1BETA2, "v1beta1": V1BETA1}
 @dataclass
 class KubernetesOpts(StructuredOpts):
     """Run options of ``kubernetes``."""
+
+    _names = (("in_", "in"),)
 
     queue: str | None = None
     """Volcano queue to submit to"""
@@ -116,14 +109,6 @@ class KubernetesOpts(StructuredOpts):
 
     bucket: str | None = None
     """location in an object store for the workspace, such as `s3://my-bucket/code`"""
-
-    @classmethod
-    def as_runopts(cls) -> runopts:
-        return renamed(super().as_runopts(), NAMES)
-
-    @classmethod
-    def from_cfg(cls, cfg: Mapping[str, CfgVal]) -> Self:
-        return super().from_cfg(with_fields(cfg))
 
     def check(self) -> None:
         """Raise ConfigError for options that are unknown or contradict one another."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from torchx.errors import BackendError
+from torchx.schedulers.kit.commands import last_line
 from torchx.schedulers.kit.shell import read_script
 from torchx.schedulers.kit.tasks import shell_words
 from torchx.schedulers.kubernetes import names
 from torchx.schedulers.kubernetes.client import KubeApi
-from torchx.schedulers.kubernetes.inside import run_in
 from torchx.schedulers.kubernetes.names import MAIN_CONTAINER, Object, annotations_of
+from torchx.schedulers.kubernetes.pod_files import PodFiles
 from torchx.schedulers.kubernetes.pods.facts import replica_of
 from torchx.schedulers.kubernetes.pods.specs import REPLICA, literal
 from torchx.settings import ENV_REPLICA_ID
@@ -159,4 +161,6 @@ def cancel(api: KubeApi, pods: Iterable[Object], k: int) -> None:
         name = next((c["name"] for c in going), "")
         if name and k in _numbers(pod, pack, count):
             named = {**pod, "spec": {"containers": [{"name": name}]}}
-            run_in(api, named, ["sh", "-c", _CANCEL.format(k=k)]).check()
+            ran = PodFiles(api, named).run("sh", "-c", _CANCEL.format(k=k))
+            if ran.exit_code:
+                raise BackendError(f"task {k} cannot be ended: {last_line(ran.stderr.decode('utf-8', 'replace'))}")

@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from torchx.errors import ConfigError
 from torchx.schedulers.api import StructuredOpts
-from torchx.schedulers.kit.allocations import NAMES, renamed, with_fields
-from torchx.specs.api import CfgVal, Resource, Role, runopts
+from torchx.specs.api import Resource, Role
 from torchx.specs.gpu_types import native
 from torchx.util.records import dataclass
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 Options = dict[str, str | None]
 
 _COUNT = re.compile(r"([0-9]+)([kmgtp]?)", re.IGNORECASE)  # in generic resources
-
-# Names of fields have no dashes and are no words of Python; the names of these options are.
-_NAMES = {"mail_type": "mail-type", "mail_user": "mail-user", **NAMES}
 
 NODE_OPTIONS = ("account", "constraint", "exclude", "nodelist", "partition", "qos", "reservation", "time")
 """Run options that say which nodes a job gets, by the names that ``sbatch`` has for them."""
@@ -47,6 +39,8 @@ _FAMILIES = (
 @dataclass
 class SlurmOpts(StructuredOpts):
     """Run options of ``slurm``."""
+
+    _names = (("mail_type", "mail-type"), ("mail_user", "mail-user"), ("in_", "in"))
 
     account: str | None = None
     """account to charge the job to"""
@@ -118,14 +112,6 @@ class SlurmOpts(StructuredOpts):
     requeue: str = "auto"
     """requeue the job when it is preempted or loses a node: `yes`, `no`, or `auto` (the site's default); always `yes`
     for jobs with retries"""
-
-    @classmethod
-    def as_runopts(cls) -> runopts:
-        return renamed(super().as_runopts(), _NAMES)
-
-    @classmethod
-    def from_cfg(cls, cfg: Mapping[str, CfgVal]) -> Self:
-        return super().from_cfg(with_fields(cfg))
 
     def check(self) -> None:
         """Raise ConfigError for values that Slurm would reject later, or accept although they break the job."""

@@ -37,12 +37,15 @@ class StructuredOpts(Mapping[str, "CfgVal"]):
     {'cluster': True, 'priority': False}
     """
 
+    _names: tuple[tuple[str, str], ...] = ()
+    """Field -> option, where the name of an option is not one of Python's."""
+
     @classmethod
     def as_runopts(cls) -> runopts:
         """Return the declared options, for ``Scheduler._run_opts``."""
-        opts = runopts()
-        for name, tp, default, has_default in _fields(cls):
-            opts.add(name, type_=tp, help=_help_of(cls, name), default=default, required=not has_default)
+        opts, names = runopts(), dict(cls._names)
+        for name, tp, default, has in _fields(cls):
+            opts.add(names.get(name, name), type_=tp, help=_help_of(cls, name), default=default, required=not has)
         return opts
 
     @classmethod
@@ -54,9 +57,10 @@ class StructuredOpts(Mapping[str, "CfgVal"]):
         """
         values: dict[str, CfgVal] = {}
         missing: list[str] = []
+        names = dict(cls._names)
         aliases = {cases.option(key): cfg[key] for key in cfg if not key.islower() or "-" in key}
         for name, _, _, has_default in _fields(cls):
-            value = cfg.get(name)
+            value = cfg.get(names.get(name, name), cfg.get(name))
             if value is None and aliases:
                 value = aliases.get(name)
             if value is not None:

@@ -89,12 +89,10 @@ def _parsed(given: frozenset[tuple[str, str]]) -> Wishes:
     }
     texts = {name: text for name, (wanted, _) in parsers.items() for key, text in given if key == wanted}
     found = Wishes(texts=texts, **{name: parsers[name][1](text) for name, text in texts.items()})
-    if found.watchdog is not None and found.watchdog.action == "retry" and found.retry is None:
-        text = texts["watchdog"]
-        raise SpecError(f"the watchdog `{text}` needs a policy for retries", hint="for example `--retry standard`")
-    if found.idle is not None and found.idle.action == "checkpoint" and found.retry is None:
-        text = texts["idle"]
-        raise SpecError(f"`--idle {text}` needs a policy for retries", hint="for example `--retry standard`")
+    for name, wish in (("watchdog", found.watchdog), ("idle", found.idle)):
+        if wish is not None and wish.action in ("retry", "checkpoint") and found.retry is None:
+            said = f"`--{name} {texts[name]}` needs a policy for retries"
+            raise SpecError(said, hint="for example `--retry standard`")
     if found.retry is not None and found.retry.total and not 0 < found.timeout_s < found.retry.total_s:
         raise SpecError(
             f"`--total {found.retry.total}` needs the length of a piece, which is shorter",

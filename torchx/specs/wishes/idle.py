@@ -7,8 +7,7 @@ its first step, with what was sampled. ``30m:cancel`` also ends it, with the fai
 
 from __future__ import annotations
 
-from torchx.errors import SpecError
-from torchx.specs.wishes.watchdog import Watchdog
+from torchx.specs.wishes.watchdog import Watchdog, parse_watchdog
 
 IDLE = "torchx/idle"
 """Metadata key of the setting, for example ``30m:cancel``."""
@@ -22,13 +21,4 @@ def parse_idle(text: str) -> Watchdog:
     >>> parse_idle("30m"), parse_idle("1h:cancel")
     (Watchdog(seconds=1800, action='notify'), Watchdog(seconds=3600, action='cancel'))
     """
-    from torchx.util.spans import parse_span
-
-    span, _, action = text.strip().partition(":")
-    seconds = None if span.rstrip().lower().endswith("ago") else parse_span(span)
-    if seconds is None or not 2 <= seconds <= 366 * 86400:
-        raise SpecError(f"`{span}` of `--idle` is not a length of time from 2s to 366d", hint="for example `30m`")
-    action = action.strip() or ACTIONS[0]
-    if action not in ACTIONS:
-        raise SpecError(f"`{action}` is not an action for idle jobs", hint=f"one of: {', '.join(ACTIONS)}")
-    return Watchdog(int(seconds), action)
+    return parse_watchdog(text, what="`--idle`", actions=ACTIONS)

@@ -13,6 +13,10 @@ from typing import NamedTuple
 
 from torchx.errors import SpecError
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
 WATCHDOG = "torchx/watchdog"
 """Metadata key of the watchdog setting, for example ``10m:cancel``."""
 
@@ -30,8 +34,8 @@ class Watchdog(NamedTuple):
     action: str
 
 
-def parse_watchdog(text: str) -> Watchdog:
-    """Parse a watchdog setting, ``TIME`` or ``TIME:ACTION``; raises SpecError if it is invalid.
+def parse_watchdog(text: str, *, what: str = "the watchdog", actions: Sequence[str] = ACTIONS) -> Watchdog:
+    """Parse a setting of ``what``, ``TIME`` or ``TIME:ACTION``; raises SpecError if it is invalid.
 
     >>> parse_watchdog("10m"), parse_watchdog("1h30m:retry")
     (Watchdog(seconds=600, action='stacks'), Watchdog(seconds=5400, action='retry'))
@@ -41,8 +45,8 @@ def parse_watchdog(text: str) -> Watchdog:
     span, _, action = text.strip().partition(":")
     seconds = None if span.rstrip().lower().endswith("ago") else parse_span(span)
     if seconds is None or not _MIN_S <= seconds <= _MAX_S:
-        raise SpecError(f"`{span}` of the watchdog is not a length of time from 2s to 366d", hint="for example `10m`")
-    action = action.strip() or ACTIONS[0]
-    if action not in ACTIONS:
-        raise SpecError(f"`{action}` is not a watchdog action", hint=f"one of: {', '.join(ACTIONS)}")
+        raise SpecError(f"`{span}` of {what} is not a length of time from 2s to 366d", hint="for example `10m`")
+    action = action.strip() or actions[0]
+    if action not in actions:
+        raise SpecError(f"`{action}` is not an action of {what}", hint=f"one of: {', '.join(actions)}")
     return Watchdog(int(seconds), action)
