@@ -111,6 +111,19 @@ def test_the_only_node_was_lost(folder: Path) -> None:
     assert attempts.attempt_ended(str(folder), "requeued").hosts == []
 
 
+@pytest.mark.parametrize("bad", [(1,), (0, 1)])
+def test_nodes_that_failed_a_check(folder: Path, monkeypatch: pytest.MonkeyPatch, bad: tuple[int, ...]) -> None:
+    """All that say so, although Slurm takes them for fine, and whichever it drains for another reason."""
+    answers(monkeypatch, sinfo=["n1 drng", "n2 idle"])
+    (folder / "events").write_text(f"{UP}104 down w/1 1\n105 down w/0 1{' stopped' * (0 not in bad)}\n")
+    for k in (0, 1):
+        said = f"torchx: node check failed: n{k + 1}: GPU 0 has 2 errors\ntorchx: set-up failed: check_node (exit 1)\n"
+        (folder / "w" / str(k) / "stdout.log").touch()
+        (folder / "w" / str(k) / "stderr.log").write_text(said if k in bad else "")
+    attempt = attempts.attempt_ended(str(folder), "failed")
+    assert (attempt.kind, attempt.hosts) == ("node", [f"n{k + 1}" for k in bad])
+
+
 def test_an_attempt_that_put_itself_back(folder: Path) -> None:
     """It is on record already."""
     (folder / "events").write_text(f"{UP}104 down w/0 3\n")

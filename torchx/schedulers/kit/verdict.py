@@ -65,6 +65,12 @@ class Verdict:
     cause: Failure | None
     sentence: str
 
+    def hosts(self) -> list[str]:
+        """Return the hosts to blame: of all replicas that name their node as the cause, else of the cause."""
+        at_fault = self.cause is not None and self.cause.kind == "node"
+        found = [failure.host for failure in self.failures.values() if at_fault and failure.kind == "node"]
+        return sorted({*found} - {""}) or list(filter(None, [self.cause.host if self.cause else ""]))
+
 
 # -- the fold ------------------------------------------------------------------------------------------
 

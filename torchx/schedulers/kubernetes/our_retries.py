@@ -65,8 +65,7 @@ def retry_failed(api: KubeApi, found: JobObjects, facts: JobFacts, look: Look) -
 
 def _judged(api: KubeApi, last: JobObjects, facts: JobFacts, rules: RetryRules, look: Look) -> Attempt:
     verdict = judge(replace(facts, state=AppState.FAILED, unattended=True), look)  # other roles may still run
-    hosts = [verdict.cause.host] if verdict.cause and verdict.cause.host else []
-    attempt = Attempt(started=facts.started or 0.0, ended=facts.ended or 0.0, hosts=hosts)
+    attempt = Attempt(started=facts.started or 0.0, ended=facts.ended or 0.0, hosts=verdict.hosts())
     if rules.total:
         kind = verdict.cause.kind if verdict.cause else ""
         chains.mark_progress(api, last.pods, facts.attempts, attempt, kind)

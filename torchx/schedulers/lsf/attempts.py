@@ -92,7 +92,7 @@ def attempt_ended(folder: str, how: str, failed: tuple[int, int], *, host: str =
     attempt = Attempt(
         started=_began(folder, len(earlier)),
         ended=time.time(),
-        hosts=[verdict.cause.host] if verdict.cause and verdict.cause.host else [],
+        hosts=verdict.hosts(),
         more={BEGINS: ends_of(place, paths)},
     )
     rules = Wishes.of(app).retry or RetryRules(())

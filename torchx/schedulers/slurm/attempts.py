@@ -19,14 +19,13 @@ from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.schedulers.kit.failures import Evidence
 from torchx.schedulers.kit.files import LocalFiles
-from torchx.schedulers.kit.verdict import judge
+from torchx.schedulers.kit.verdict import Verdict, judge
 from torchx.schedulers.slurm.answers import NODE_FAILURE, Job, explained, facts_of
 from torchx.schedulers.slurm.events import STEP_LOG
 from torchx.schedulers.slurm.folders import files_of
 from torchx.schedulers.slurm.parse import JobRecord
 from torchx.schedulers.slurm.reasons import base_state
 from torchx.specs.api import AppDef
-from torchx.specs.failures import Failure
 from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.retries import Attempt, RetryRules, to_line
 from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG, private
@@ -76,12 +75,11 @@ def attempt_ended(folder: str, how: str) -> Attempt:
         return attempts[-1]
 
     verdict = judge(facts_of(job), functools.partial(left_in, place))
-    kind = verdict.cause.kind if verdict.cause else ""
     paths = [f"{path}/{name}" for path in job.events.replicas for name in (STDOUT_LOG, STDERR_LOG)]
     attempt = Attempt(
         started=job.events.started,
         ended=time.time(),
-        hosts=_hosts(job, kind, verdict.cause),
+        hosts=_hosts(job, verdict),
         more={BEGINS: ends_of(place, paths)},
     )
     return put_down(folder, verdict, rules, attempts, attempt, hosts=_number_of_hosts())
@@ -119,10 +117,11 @@ def _last_state() -> str:
     return "PREEMPTED" if before[-1] in ("REQUEUED", "COMPLETED") else before[-1]
 
 
-def _hosts(job: Job, kind: str, failure: Failure | None) -> list[str]:
+def _hosts(job: Job, verdict: Verdict) -> list[str]:
     """Return the failed hosts, or the host of the replica that failed first."""
-    if kind != "node":
-        return [failure.host] if failure and failure.host else []
+    found = [failure.kind for failure in verdict.failures.values()]
+    if verdict.cause is None or verdict.cause.kind != "node" or "node" in found:
+        return verdict.hosts()
     known = sorted({e.host for e in job.events.replicas.values() if e.host})
     named = _named(job).intersection(known)
     if named or not known:
