@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -103,16 +105,72 @@ def test_a_failure_is_named(runner: Runner, line: str) -> None:
     assert (failure.message, failure.kind) == (f"set-up failed: {FAILURES[line]}", "error")
 
 
+@pytest.mark.parametrize("line", FAILURES)
+@pytest.mark.skipif(shutil.which("dash") is None, reason="no dash here")
+def test_a_failure_without_bash(runner: Runner, line: str) -> None:
+    """It has no name, but the program does not run, and the replica does not succeed."""
+    _, *argv = [word.replace("$${", "${") for word in commands(runner, "slurm", LINES.format(line))]
+    done = subprocess.run(["dash", *argv], capture_output=True, text=True, check=False)
+    assert "unreached" not in done.stdout and "<" not in done.stdout
+    assert done.stderr.splitlines()[-1].startswith("torchx: set-up failed: a line of it (exit ")
+    assert done.returncode > 0
+
+
 @pytest.mark.parametrize(
-    "line", ["false || true", "if false; then exit 1; fi", ". ./fine.sh", "f() { false; }; f || :"]
+    "line",
+    [
+        "false || true",
+        "if false; then exit 1; fi",
+        ". ./fine.sh",
+        "f() { false; }; f || :",
+        "[ -e nope ] && . ./nope",
+        "[ $# = 0 ] && set -- a b c",
+        "set -eu",
+    ],
 )
-def test_what_is_not_a_failure(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str) -> None:
-    """Commands within conditions, and within files that are sourced, such as those of conda."""
+@pytest.mark.parametrize("shell", ["bash", "sh"])
+def test_what_is_not_a_failure(
+    runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, shell: str
+) -> None:
+    """Commands within conditions, and within files that are sourced, such as those of conda. The lines do not see, and
+    do not change, the words of the program.
+    """
+    if shell == "sh" and (line == ". ./fine.sh" or os.path.realpath("/bin/sh").endswith("bash")):
+        pytest.skip("`sh` stops within files, too")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("A", "")
     (tmp_path / "fine.sh").write_text("false\n(exit 3)\nexport A=1\n")
     argv = [word.replace("$${", "${") for word in commands(runner, "slurm", line)]
-    done = subprocess.run(argv, capture_output=True, text=True, check=True)
+    done = subprocess.run([shell, *argv[1:]], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("<") and done.stderr == ""
+
+
+def test_every_variable_stays(runner: Runner) -> None:
+    """Whatever its name, also that of one which these scripts use."""
+    names = ["c", "w", "was", "now", "file", "failed", "env", "envs", "copy", "fd", "words"]
+    given = app("\n".join(f"export {name}=mine" for name in names), "env")
+    (role,) = with_setup(given, {}, "slurm", runner._scheduler("slurm")).roles
+    argv = [word.replace("$${", "${") for word in [role.entrypoint, *role.args]]
+    said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert {f"{name}=mine" for name in names} <= {*said}
+    assert not [line for line in said if line.startswith("torchx_")]
+
+
+@pytest.mark.parametrize("line", ["sleep 100", "echo x; sleep 100; true", "f() { sleep 100; }; f"])
+@pytest.mark.parametrize("whom", ["the shell", "all"])
+def test_a_set_up_that_is_told_to_end_has_not_failed(runner: Runner, line: str, whom: str) -> None:
+    """The replica ends by the signal, and says nothing about its lines."""
+    argv = [word.replace("$${", "${") for word in commands(runner, "slurm", f"echo up\n{line}")]
+    started = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    assert started.stdout is not None and started.stdout.readline() == "up\n"
+    time.sleep(0.2)  # until it sleeps
+    if whom == "all":
+        os.killpg(started.pid, signal.SIGTERM)
+    else:
+        started.terminate()
+    code = started.wait()
+    os.killpg(started.pid, signal.SIGKILL) if whom != "all" else None
+    assert (code, "set-up failed" in started.communicate()[1]) == (-signal.SIGTERM, False)
 
 
 def test_the_program_itself_is_blamed_for_its_own_failure() -> None:

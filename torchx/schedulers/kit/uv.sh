@@ -1,6 +1,7 @@
 # shellcheck shell=bash disable=SC1091,SC3040,SC3043
 # The environment of a project's lock file: one for each lock and node; one job makes it, and others wait.
 torchx_uv() {
+  local envs env
   command -v uv >/dev/null || { echo "torchx: uv is not in PATH on $(hostname)" >&2; return 127; }
   [ -f uv.lock ] || { echo "torchx: there is no uv.lock in $PWD" >&2; return 2; }
   envs=${TORCHX_UV_ENVS:-/tmp/torchx-uv-$(id -u)}
