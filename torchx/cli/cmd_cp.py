@@ -71,12 +71,13 @@ class CmdFetch(RunnerCommand):
 def fetch(runner: Runner, handle: str) -> bool:
     """Copy the results that a job names, and say what was copied; return whether it names any."""
     show: Callable[[int], None] = _Progress().add if is_tty(sys.stderr) else lambda _: None
-    found = runner.fetch(handle, show)
-    for source, done in found.items():
+
+    def say(source: str, done: Copied) -> None:
         progress("")
         note(f"fetched {source}: {_summary(done)}")
         _say_left_out(done.left_out, hidden=is_private_name)
-    return bool(found)
+
+    return bool(runner.fetch(handle, show, say))
 
 
 def fetch_at_end(runner: Runner, handle: str) -> None:
@@ -84,7 +85,7 @@ def fetch_at_end(runner: Runner, handle: str) -> None:
     try:
         fetch(runner, handle)
     except TorchXError as e:
-        warn(f"the results of {handle} were not fetched: {e}; `torchx fetch {handle}` tries again")
+        warn(f"some results of {handle} were not fetched: {e}; `torchx fetch {handle}` tries again")
 
 
 def _summary(done: Copied) -> str:

@@ -396,7 +396,10 @@ def wanted(run_args: TorchXRunArgs) -> dict[str, str]:
         texts["timeout"] = run_args.piece
     if run_args.total:
         texts["retry"] = f"{texts['retry'] or 'standard, lost:free'}, total:{run_args.total}"
-    texts.update({name: "\n".join(getattr(run_args, name)) for name in ("setup", "stage", "fetch")})
+    for name in ("setup", "stage", "fetch"):
+        texts[name] = "\n".join(getattr(run_args, name))
+        if name != "setup" and "" in map(str.strip, getattr(run_args, name)):
+            raise UsageError(f"`--{name}` is given nothing", hint="omit it, or name a path")
     texts["uv"] = "1" if run_args.uv else ""
     texts["check-nodes"] = run_args.only_checks or ("all" if run_args.check_nodes else "")
     found = {f"torchx/{name}": text for name, text in texts.items() if text}

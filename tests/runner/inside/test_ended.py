@@ -44,6 +44,24 @@ def test_results_are_fetched_at_the_end(ended: Path, capsys: pytest.CaptureFixtu
     assert "`id_rsa` was left out: it may contain credentials" in said
 
 
+def test_several_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A second copy goes to where the first one went, also of a folder without a slash; one that is missing keeps none back."""
+    for name in ("job", "here", "here/new"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "job")
+    names = ["runs", "runs=again", "none", "runs/a/x=new", "lr=1/y=y"]
+    make = f"{MAKE}; mkdir lr=1; echo 2 >lr=1/y"
+    main(["run", *(word for name in names for word in ("--fetch", name)), "--wait", "--", "sh", "-c", make])
+    assert "some results of" in capsys.readouterr().err
+    monkeypatch.chdir(tmp_path / "here")
+    for _ in range(2):
+        with pytest.raises(SystemExit) as e:
+            main(["fetch", "@last"])
+        assert e.value.code == 3 and "there is no `none`" in capsys.readouterr().err
+        found = {str(p.relative_to(tmp_path / "here")) for p in Path().resolve().rglob("*") if p.is_file()}
+        assert found == {"runs/a/x", "again/a/x", "new/x", "y"}
+
+
 @pytest.mark.parametrize(
     ("path", "text"), [("runs/a/x", "1\n"), ("stdout.log", "out\n"), ("{job}/runs/a/x", "1\n"), ("runs/id_rsa", "k\n")]
 )
@@ -180,3 +198,11 @@ def test_archives_of_a_container(
             backend, "a", ("r", 0), ("no", "."), cwd="", progress=lambda _: None, private=is_private_name,
             running=_ENDED,
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("option", ["--fetch", "--stage"])
+def test_an_option_without_a_value(option: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """An empty variable of the user's shell is told, not dropped."""
+    with pytest.raises(SystemExit) as e:
+        main(["run", "--dryrun", option, "", "utils.echo"])
+    assert e.value.code == 2 and f"`{option}` is given nothing" in capsys.readouterr().err

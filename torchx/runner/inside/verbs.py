@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -117,26 +119,49 @@ class Enters(Handles):
             ends = (source, target)
             return download_kept(*where, ends, cwd=cwd, progress=progress, private=private, running=e)
 
-    def fetch(self, app_handle: str, progress: Callable[[int], None] = lambda _: None) -> dict[str, Copied]:
+    def fetch(
+        self,
+        app_handle: str,
+        progress: Callable[[int], None] = lambda _: None,
+        done: Callable[[str, Copied], None] = lambda *_: None,
+    ) -> dict[str, Copied]:
         """Copy the results of a job that its ``fetch`` wish names: the same paths below the current folder.
 
         They come from the first replica of the first role. Private files, which uploads leave out, are left out.
+
+        Args:
+            done: called with each path and what was copied of it.
 
         Returns:
             What was copied, by path; empty if the job names none.
 
         Raises:
-            NotFoundError: there is no such job, or none of these files.
+            NotFoundError: there is no such job, or it lacks a path; all others have been copied.
         """
         from torchx.specs.wishes.fetch import FETCH, parse_fetch
-        from torchx.workspace.private import is_private_name
 
         run = self.recorded(app_handle)
-        found = {}
+        found: dict[str, Copied] = {}
+        missing = None
         for source, target in parse_fetch(str(run.app.get("metadata", {}).get(FETCH, ""))) if run is not None else ():
-            copied = self.copy(app_handle, source, target, progress=progress, private=is_private_name)
-            found[source] = copied
+            try:
+                found[source] = self._fetched(app_handle, source, target, progress)
+            except NotFoundError as e:
+                missing = missing or e
+            else:
+                done(source, found[source])
+        if missing is not None:
+            raise missing
         return found
+
+    def _fetched(self, app_handle: str, source: str, target: str, progress: Callable[[int], None]) -> Copied:
+        from torchx.workspace.private import is_private_name
+
+        copy = partial(self.copy, app_handle, target=target, progress=progress, private=is_private_name)
+        if os.path.isdir(target):  # it may be that of an earlier copy: the folder is not to be in itself
+            with suppress(NotFoundError):
+                return copy(f"{source.rstrip('/')}/")
+        return copy(source)
 
     def forward(
         self, app_handle: str, ports: Sequence[tuple[int, int]], role_name: str | None = None, k: int = 0
