@@ -17,7 +17,7 @@ from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.names import NameRule
 from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.shell import env_words, exports, quote
-from torchx.specs import AppDef, AppDryRunInfo, AppState, CfgVal, Role, runopts
+from torchx.specs import AppDef, AppDryRunInfo, AppState, CfgVal, Role
 
 # 1. Tables: the states, valid names, the capabilities.
 STATES = {"R": AppState.RUNNING, "C": AppState.SUCCEEDED, "F": AppState.FAILED, "K": AppState.CANCELLED}
@@ -91,17 +91,13 @@ def facts_of(app_id: str, raw: str, roles: list[Role], exits: Mapping[tuple[str,
 
 # 5. The scheduler: a command for each query. The base class runs the commands.
 class MineScheduler(BatchScheduler):
+    options = Opts  # and `ssh`: it also works from a laptop
     capabilities = CAPABILITIES
     programs = "mqueue's commands (msub, mstat, mkill)"
     wait_hint = 0.2  # polling interval in seconds; use a longer one for a cluster
 
     def __init__(self, session_name: str, **parts: Any) -> None:
         super().__init__("mine", session_name, **parts)
-
-    def _run_opts(self) -> runopts:
-        opts = super()._run_opts()  # `ssh`: also works from a laptop
-        opts.update(Opts.as_runopts())
-        return opts
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[Request]:
         for role in app.roles:  # reject unsupported features

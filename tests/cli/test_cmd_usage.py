@@ -28,7 +28,7 @@ def two_hours(torchx: Call, project: Path) -> None:
         torchx("wait", f"@{app_id}")
         run = default_registry().find(f"@{app_id}")
         sql = "UPDATE runs SET started_at = ?, ended_at = ? WHERE id = ?"
-        default_registry()._store().execute(sql, (1.7e9, 1.7e9 + hours * 3600, run.id))
+        default_registry().store().execute(sql, (1.7e9, 1.7e9 + hours * 3600, run.id))
 
 
 def test_tables(torchx: Call, two_hours: None) -> None:

@@ -88,7 +88,7 @@ def test_unfinished(registry):
 def test_old_changes_go(registry):
     """The newest 100,000 are kept."""
     handle = add(registry, "a")
-    store = registry._store()
+    store = registry.store()
     store.execute("UPDATE sqlite_sequence SET seq = 150000 WHERE name = 'changes'")
     registry.saw(handle, AppState.RUNNING)
     assert [change[2] for change in seen(registry)] == [AppState.RUNNING]

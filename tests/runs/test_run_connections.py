@@ -62,7 +62,7 @@ def test_a_read_only_file_is_opened_once(registry: RunRegistry, monkeypatch) -> 
 def test_an_inherited_connection_is_left_alone(registry: RunRegistry) -> None:
     """After a fork it is neither used nor closed: closing it could remove the log that the parent still writes."""
     add(registry, "a")
-    found, before = registry._store(), _opened(registry.path)
+    found, before = registry.store(), _opened(registry.path)
     found._pid += 1  # as a child sees it
     assert ids(registry.list()) == ["a"]
     assert _opened(registry.path) > before
@@ -75,7 +75,7 @@ def test_an_inherited_connection_is_left_alone(registry: RunRegistry) -> None:
 def test_threads_of_a_fork_share_a_connection(registry: RunRegistry, monkeypatch) -> None:
     """One of them gives up the parent's while the others wait, so that none gives up that of another thread."""
     add(registry, "a")
-    found = registry._store()
+    found = registry.store()
     found._pid += 1
     locked = []
 
@@ -100,5 +100,5 @@ def test_a_damaged_file_is_closed_before_it_is_renamed(registry: RunRegistry, mo
         return ""
 
     monkeypatch.setattr(schema, "set_aside", set_aside)
-    assert registry._store()._recover(sqlite3.DatabaseError("file is not a database"))
+    assert registry.store()._recover(sqlite3.DatabaseError("file is not a database"))
     assert when == [0]

@@ -204,7 +204,7 @@ def test_work_that_fails_is_undone(registry) -> None:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        registry._store().write(half, None)
+        registry.store().write(half, None)
     add(registry, "b")
     assert [run.name for run in registry.list()] == ["b", "a"]
 
@@ -262,7 +262,7 @@ def test_a_closed_registry_can_be_used(registry) -> None:
     """`close` can be called twice; a fork does not close the connection of its parent."""
     add(registry, "a")
     assert [fd for fd in os.listdir("/proc/self/fd") if _target(fd).startswith(registry.path)]
-    found = registry._store()
+    found = registry.store()
     found._pid += 1
     registry.close()
     assert found._db is not None
@@ -277,17 +277,17 @@ def test_another_thread_opens_a_file_while_one_is_closed(monkeypatch, tmp_path) 
     """A program that changes TORCHX_HOME has a registry of several files."""
     registry = RunRegistry()
     add(registry, "a")
-    first, close = registry._store(), store.Store.close
+    first, close = registry.store(), store.Store.close
 
     def close_meanwhile(self: store.Store) -> None:
         monkeypatch.setenv("TORCHX_HOME", str(tmp_path / "another"))
-        registry._store()
+        registry.store()
         close(self)
 
     monkeypatch.setattr(store.Store, "close", close_meanwhile)
     registry.close()
     assert first._db is None
-    assert registry._store() is not first
+    assert registry.store() is not first
 
 
 def test_the_file_is_closed_at_the_end_of_the_program(monkeypatch, tmp_path) -> None:
@@ -298,7 +298,7 @@ def test_the_file_is_closed_at_the_end_of_the_program(monkeypatch, tmp_path) -> 
     add(registry, "a")
     for work in registered:
         work()
-    assert registry._store()._db is None
+    assert registry.store()._db is None
 
 
 def _errors() -> Iterator[Any]:
@@ -317,7 +317,7 @@ def _errors() -> Iterator[Any]:
 def test_when_it_is_worth_trying_again(registry, error, there, again) -> None:
     """If the file was locked, or was set aside by this or another process; a full disk stays full."""
     add(registry, "a")
-    found = registry._store()
+    found = registry.store()
     found._connected(create=True)
     damaged = type(error) is sqlite3.DatabaseError or "no such" in str(error)
     if not there:
@@ -336,15 +336,15 @@ def test_a_file_that_cannot_be_set_aside(registry, monkeypatch) -> None:
         raise PermissionError("no")
 
     monkeypatch.setattr(schema, "set_aside", refused)
-    assert registry._store()._recover(sqlite3.DatabaseError("x")) is False
+    assert registry.store()._recover(sqlite3.DatabaseError("x")) is False
     monkeypatch.setattr(schema, "set_aside", lambda *_: "")
-    assert registry._store()._recover(sqlite3.DatabaseError("x")) is True
+    assert registry.store()._recover(sqlite3.DatabaseError("x")) is True
 
 
 def test_of_two_who_find_damage_one_speaks(registry, caplog, monkeypatch) -> None:
     """Only the process that sets the file aside warns, once per file."""
     add(registry, "a")
-    found = registry._store()
+    found = registry.store()
     monkeypatch.setattr(schema, "set_aside", lambda *_: "")
     found._recover(sqlite3.DatabaseError("x"))
     assert warnings_of(caplog) == []
@@ -366,20 +366,20 @@ def test_six_tries(registry, monkeypatch, caplog) -> None:
 
         return fails
 
-    assert registry._store().read(work("database is locked"), "default") == "default"
+    assert registry.store().read(work("database is locked"), "default") == "default"
     assert len(tries) == 6
     tries.clear()
-    assert registry._store().read(work("disk I/O error"), "default") == "default"
+    assert registry.store().read(work("disk I/O error"), "default") == "default"
     assert len(tries) == 1
     assert "cannot be read (database is locked): runs on record cannot be shown" in warnings_of(caplog)[0]
-    assert registry._store()._db is None
+    assert registry.store()._db is None
 
 
 def test_how_long_a_locked_file_is_waited_for(registry, monkeypatch) -> None:
     """Ten seconds per try, by SQLite itself."""
     add(registry, "a")
-    with registry._store()._lock:
-        db = registry._store()._connected(create=True)
+    with registry.store()._lock:
+        db = registry.store()._connected(create=True)
     assert db is not None
     assert db.execute("PRAGMA busy_timeout").fetchone() == (10_000,)
     assert db.execute("PRAGMA synchronous").fetchone() == (1,)
@@ -469,12 +469,12 @@ def test_threads_wait_for_one_another(registry) -> None:
         registry.close()
         order.append("closed")
 
-    threads = [threading.Thread(target=lambda: registry._store().read(work, None))]
+    threads = [threading.Thread(target=lambda: registry.store().read(work, None))]
     threads[0].start()
     assert inside.wait(60)
     threads.append(threading.Thread(target=close))
     threads[1].start()
-    assert registry._store()._lock.acquire(blocking=False) is False
+    assert registry.store()._lock.acquire(blocking=False) is False
     go.set()
     for thread in threads:
         thread.join()

@@ -36,7 +36,7 @@ def test_when_it_happened(registry, clock) -> None:
     registry.saw("x://s/a", AppState.RUNNING, ended_at=5.0)
     run = registry.get("x://s/a")
     assert (run.created_at, run.updated_at, run.ended_at) == (1000.0, 1002.0, None)
-    assert registry._store().rows("SELECT phase FROM runs") == [(schema.SUBMITTED,)]
+    assert registry.store().rows("SELECT phase FROM runs") == [(schema.SUBMITTED,)]
     clock[0] = 1003.0
     registry.saw("x://s/a", AppState.RUNNING)
     assert registry.get("x://s/a").updated_at == 1002.0
@@ -51,7 +51,7 @@ def test_an_abandoned_row(registry, clock) -> None:
     run_id = registry.begin(NewRun(scheduler="x", session="s", name="a"))
     clock[0] = 1001.0
     registry.abandoned(run_id, "refused")
-    rows = registry._store().rows("SELECT phase, unfinished, msg, updated_at, ended_at FROM runs")
+    rows = registry.store().rows("SELECT phase, unfinished, msg, updated_at, ended_at FROM runs")
     assert rows == [(schema.ABANDONED, 0, "refused", 1001.0, 1001.0)]
     assert registry._begun == {}
 
@@ -136,10 +136,10 @@ def test_unfinished_runs(registry) -> None:
 def test_a_row_without_its_bulk(registry) -> None:
     """A run with missing or damaged specs is still listed; an unknown state is UNKNOWN."""
     handle = add(registry, "a", argv=["x"])
-    registry._store().execute("UPDATE specs SET cfg = '{'")
+    registry.store().execute("UPDATE specs SET cfg = '{'")
     assert registry.get(handle).argv == []
-    registry._store().execute("DELETE FROM specs")
-    registry._store().execute("UPDATE runs SET state = 'FROZEN', git_dirty = 0")
+    registry.store().execute("DELETE FROM specs")
+    registry.store().execute("UPDATE runs SET state = 'FROZEN', git_dirty = 0")
     run = registry.get(handle)
     assert (run.argv, run.state, run.git_dirty) == ([], AppState.UNKNOWN, False)
     registry.submitted(run.id, handle, image_digests={"r": "1"})
@@ -152,7 +152,7 @@ def test_forgetting_removes_all_of_it(registry) -> None:
     add(registry, "a")
     other = add(registry, "b", argv=["y"])
     registry.forget(handle)
-    assert registry._store().rows("SELECT count(*) FROM specs") == [(1,)]
+    assert registry.store().rows("SELECT count(*) FROM specs") == [(1,)]
     assert registry.get(other).argv == ["y"]
 
 

@@ -21,7 +21,7 @@ def used(registry, by="name", since=None, now=T):
 
 
 def sql(registry, text, *values):
-    registry._store().execute(text, values)
+    registry.store().execute(text, values)
 
 
 def run(registry, app_id, *, begun, ended=None, state=AppState.SUCCEEDED, submitted=None, **fields):
@@ -90,14 +90,14 @@ def test_runs_that_an_older_torchx_recorded(registry):
     sql(registry, "UPDATE runs SET gpus = NULL, cpus = NULL")
     sql(registry, "UPDATE specs SET app = '{\"roles\": 3' WHERE run_id = (SELECT id FROM runs WHERE app_id = 'b')")
     assert used(registry) == {"a": (1, 16.0, 0), "b": (1, 0.0, 0)}
-    assert registry._store().rows("SELECT gpus FROM runs WHERE handle = ?", (handle,)) == [(16.0,)]
+    assert registry.store().rows("SELECT gpus FROM runs WHERE handle = ?", (handle,)) == [(16.0,)]
 
 
 def test_the_first_time_that_it_is_seen_to_run_is_the_start(registry):
     handle = add(registry, "a", app=GPUS)
     registry.saw(handle, AppState.RUNNING)
     registry.saw(handle, AppState.SUCCEEDED)
-    [(begun, ended)] = registry._store().rows("SELECT started_at, ended_at FROM runs")
+    [(begun, ended)] = registry.store().rows("SELECT started_at, ended_at FROM runs")
     assert time.time() - 60 < begun <= ended
 
 
@@ -119,7 +119,7 @@ def fill(registry, count, newest=0):
                 (db.execute("SELECT last_insert_rowid()").fetchone()[0],),
             )
 
-    registry._store().write(work, None)
+    registry.store().write(work, None)
 
 
 def steps(registry, query):
@@ -130,9 +130,9 @@ def steps(registry, query):
         nonlocal count
         count += 1
 
-    registry._store().read(lambda db: db.set_progress_handler(one, 100), None)
+    registry.store().read(lambda db: db.set_progress_handler(one, 100), None)
     registry.list(query)
-    registry._store().read(lambda db: db.set_progress_handler(None, 0), None)
+    registry.store().read(lambda db: db.set_progress_handler(None, 0), None)
     return count
 
 

@@ -80,7 +80,7 @@ class RunRegistry:
             The row number; 0 if it could not be written.
         """
         specs = _specs_of(run)
-        run_id = self._store().write(lambda db: _insert(db, run, specs), 0)
+        run_id = self.store().write(lambda db: _insert(db, run, specs), 0)
         if run_id:
             self._begun[run_id] = run
         return run_id
@@ -113,7 +113,7 @@ class RunRegistry:
                 if more:
                     _add(db, row, column, more)
 
-        self._store().write(work, None)
+        self.store().write(work, None)
 
     def abandoned(self, run_id: int, reason: str) -> None:
         """Record that the submission failed: there is no job."""
@@ -121,7 +121,7 @@ class RunRegistry:
         if run_id:
             now = time.time()
             sql = "UPDATE runs SET phase = 2, unfinished = 0, msg = ?, updated_at = ?, ended_at = ? WHERE id = ?"
-            self._store().execute(sql, (reason, now, now, run_id))
+            self.store().execute(sql, (reason, now, now, run_id))
 
     def unanswered(self, run_id: int) -> None:
         """Record that the answer to the submission was lost: there may be a job."""
@@ -129,19 +129,19 @@ class RunRegistry:
         if run_id:
             from torchx.runs import submitter
 
-            self._store().execute("UPDATE runs SET submitter = ? WHERE id = ?", (submitter.nobody(), run_id))
+            self.store().execute("UPDATE runs SET submitter = ? WHERE id = ?", (submitter.nobody(), run_id))
 
     def amend(self, run_id: int, *, git_commit: str, git_dirty: bool | None) -> None:
         """Add the state of the source code, which becomes known only after the submission."""
         if run_id:
             sql = "UPDATE runs SET git_commit = ?, git_dirty = ? WHERE id = ?"
-            self._store().execute(sql, (git_commit, git_dirty, run_id))
+            self.store().execute(sql, (git_commit, git_dirty, run_id))
 
     def tag(self, handle: str, tags: Mapping[str, str]) -> None:
         """Add tags to a run; see :attr:`Run.tags`."""
         run = self.get(handle)
         if run is not None:
-            self._store().write(lambda db: _add(db, run.id, "tags", tags), None)
+            self.store().write(lambda db: _add(db, run.id, "tags", tags), None)
 
     def intents(self) -> list[tuple[Run, str]]:
         """Submissions without a recorded answer, each with the identity of the submitting process."""
@@ -149,7 +149,7 @@ class RunRegistry:
             f"SELECT submitter, {_COLUMNS}, {_SPECS} FROM runs LEFT JOIN specs ON specs.run_id = runs.id"  # noqa: S608
             " WHERE phase = 0 ORDER BY id"
         )
-        return [(_run(row[1:]), row[0]) for row in self._store().rows(sql)]
+        return [(_run(row[1:]), row[0]) for row in self.store().rows(sql)]
 
     # -- lookup ----------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class RunRegistry:
         matches = self._matches(column, reference) if reference else []
         if not matches:
             sql = "SELECT app_id FROM runs WHERE phase < 2 AND app_id <> '' ORDER BY id DESC LIMIT 200"
-            raise no_such_run(reference, [row[0] for row in self._store().rows(sql)])
+            raise no_such_run(reference, [row[0] for row in self.store().rows(sql)])
         if len(matches) > 1:
             raise ambiguous(reference, matches)
         found = self.get(matches[0])
@@ -204,7 +204,7 @@ class RunRegistry:
             where += " AND unfinished = 1"
         limit = -1 if query is None or query.limit is None else min(max(query.limit, 0), _MAX_ROWS)
         sql = f"SELECT {_COLUMNS} FROM runs WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608  # constants only
-        return [_run(row) for row in self._store().rows(sql, (*values, limit))]
+        return [_run(row) for row in self.store().rows(sql, (*values, limit))]
 
     def tasks(self, run: Run | None) -> TaskList | None:
         """Return the tasks of a sweep; None if the run is not a sweep, or not on record."""
@@ -214,7 +214,7 @@ class RunRegistry:
 
         from torchx.specs.tasks import TaskList
 
-        rows = self._store().rows("SELECT point FROM tasks WHERE run_id = ? ORDER BY k", (run.id,))
+        rows = self.store().rows("SELECT point FROM tasks WHERE run_id = ? ORDER BY k", (run.id,))
         points = [tuple(json.loads(row[0])) for row in rows]
         names, max_parallel, *pack = json.loads(run.tags[SWEEP])  # an earlier version did not record `pack`
         return TaskList(names=names, points=points, max_parallel=max_parallel, pack=pack[0] if pack else 1)
@@ -237,7 +237,7 @@ class RunRegistry:
             whole: the whole status, with what a cluster forgets: a job that has ended need not be queried again.
         """
         sql = f"SELECT 1 FROM runs WHERE {_IS_NEWS}"  # noqa: S608  # ours
-        if not self._store().rows(sql, (handle, state.name, mask_text(msg))):
+        if not self.store().rows(sql, (handle, state.name, mask_text(msg))):
             return False
         from torchx.runs.statuses import to_text
 
@@ -274,7 +274,7 @@ class RunRegistry:
                 db.execute("DELETE FROM statuses WHERE run_id <= (SELECT max(run_id) FROM statuses) - ?", (_STATUSES,))
 
         if rows or statuses:
-            self._store().write(work, None)
+            self.store().write(work, None)
 
     def status(self, handle: str, *, outdated: bool = False) -> AppStatus | None:
         """Return the last recorded whole status of a run; None if there is none, or the run has ended since.
@@ -286,7 +286,7 @@ class RunRegistry:
             "SELECT status, unfinished FROM statuses JOIN runs ON runs.id = run_id"
             " WHERE run_id = (SELECT max(id) FROM runs WHERE handle = ? AND phase < 2)"
         )
-        if not (rows := self._store().rows(sql, (handle,))):
+        if not (rows := self.store().rows(sql, (handle,))):
             return None
         from torchx.runs.statuses import from_text
 
@@ -299,13 +299,13 @@ class RunRegistry:
         rows = [(now, handle) for handle in handles]
         sql = "UPDATE runs SET state = 'UNKNOWN', unfinished = 0, updated_at = ? WHERE handle = ? AND unfinished = 1"
         if rows:
-            self._store().write(lambda db: db.executemany(sql, rows).rowcount, 0)
+            self.store().write(lambda db: db.executemany(sql, rows).rowcount, 0)
 
     # -- changes ---------------------------------------------------------------------------------
 
     def last_change(self) -> int:
         """Return the number of the last change of any run; 0 if there was none. This takes about ten microseconds."""
-        rows = self._store().rows("SELECT max(seq) FROM changes")
+        rows = self.store().rows("SELECT max(seq) FROM changes")
         return int(rows[0][0] or 0) if rows else 0
 
     def changes(self, after: int, *, until: int, mine: bool = False) -> _Changes:
@@ -320,7 +320,7 @@ class RunRegistry:
             " WHERE seq > ? AND seq <= ? AND (user = ? OR ? = '') ORDER BY seq"
         )
         user = user_name() if mine else ""
-        found = self._store().rows(sql, (after, until, user, user))
+        found = self.store().rows(sql, (after, until, user, user))
         return [
             Change(seq, handle, name, _STATES.get(was), _STATES.get(state, AppState.UNKNOWN), msg, at)
             for seq, handle, name, was, state, msg, at in found
@@ -329,7 +329,7 @@ class RunRegistry:
     def unfinished(self) -> dict[str, int]:
         """Return the number of unfinished runs of each scheduler."""
         sql = "SELECT scheduler, count(*) FROM runs WHERE unfinished = 1 AND phase = 1 GROUP BY scheduler"
-        return dict(self._store().rows(sql))
+        return dict(self.store().rows(sql))
 
     def forget(self, handle: str) -> None:
         """Remove the runs with this handle."""
@@ -340,7 +340,7 @@ class RunRegistry:
                 db.execute(f"DELETE FROM {table} WHERE run_id IN ({ids})", (handle,))  # noqa: S608  # ours
             db.execute("DELETE FROM runs WHERE handle = ?", (handle,))
 
-        store = self._store()
+        store = self.store()
         if os.path.exists(store.path):
             store.write(work, None)
 
@@ -350,12 +350,8 @@ class RunRegistry:
             store.close()
 
     def store(self) -> Store:
-        """Return the file, for :mod:`torchx.runs.usage`."""
-        return self._store()
-
-    def _store(self) -> Store:
-        # By path, because a program may change TORCHX_HOME while it runs.
-        path = self.path
+        """Return the file."""
+        path = self.path  # a program may change TORCHX_HOME while it runs
         if path not in self._stores:
             self._stores.setdefault(path, Store(path))
         return self._stores[path]
@@ -365,7 +361,7 @@ class RunRegistry:
             f"SELECT {_COLUMNS}, {_SPECS} FROM runs LEFT JOIN specs ON specs.run_id = runs.id"  # noqa: S608
             f" WHERE {condition} ORDER BY id DESC LIMIT 1 OFFSET ?"
         )
-        rows = self._store().rows(sql, (*values, newer))
+        rows = self.store().rows(sql, (*values, newer))
         return _run(rows[0]) if rows else None
 
     def _matches(self, column: str, beginning: str) -> _Strings:
@@ -375,7 +371,7 @@ class RunRegistry:
             f"SELECT DISTINCT handle FROM runs WHERE {column} >= ? AND {column} < ? AND phase < 2 AND handle <> ''"  # noqa: S608
             " ORDER BY id DESC LIMIT 6"
         )
-        store = self._store()
+        store = self.store()
         found = store.rows(exact, (beginning,)) or store.rows(first, (beginning, beginning + "\U0010ffff"))
         return [row[0] for row in found]
 

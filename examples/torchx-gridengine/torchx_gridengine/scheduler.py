@@ -23,7 +23,7 @@ from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.names import NameRule
 from torchx.schedulers.kit.verdict import state_of
-from torchx.specs import AppDef, AppDryRunInfo, CfgVal, RetryPolicy, Role, runopts
+from torchx.specs import AppDef, AppDryRunInfo, CfgVal, RetryPolicy, Role
 from torchx_gridengine.answers import Member, Row, facts_of, parse_qacct, parse_qstat
 from torchx_gridengine.script import JOB_SCRIPT, render
 
@@ -86,17 +86,13 @@ class GridEngineJob:
 class GridEngineScheduler(BatchScheduler):
     """Submits by ``qsub``; asks by ``qstat``, and by ``qacct`` what became of replicas that left no word."""
 
+    options = Opts
     capabilities = CAPABILITIES
     transient = re.compile(r"(?i)unable to contact qmaster|commlib error|got (select|send|read) (error|timeout)|gdi")
     programs = "Grid Engine's commands (qsub, qstat, ...)"
 
     def __init__(self, session_name: str, **parts: Any) -> None:
         super().__init__("gridengine", session_name, **parts)
-
-    def _run_opts(self) -> runopts:
-        opts = super()._run_opts()
-        opts.update(Opts.as_runopts())
-        return opts
 
     # -- submission --------------------------------------------------------------------------------
 

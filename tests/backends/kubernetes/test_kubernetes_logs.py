@@ -13,8 +13,8 @@ import pytest
 from tests.backends.kubernetes import cluster
 from tests.backends.kubernetes.jobs import audited
 from torchx.errors import NotFoundError
-from torchx.schedulers.kit.follow import split_stamp
 from torchx.schedulers.kit.logs import LogQuery
+from torchx.schedulers.kit.timed_lines import split_stamp
 from torchx.schedulers.kubernetes.pods.container_logs import ContainerLog
 from torchx.specs import AppState
 

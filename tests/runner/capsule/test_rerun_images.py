@@ -119,7 +119,7 @@ def test_elsewhere_the_code_of_then_goes_onto_the_image_below(runner, tmp_path, 
 def test_a_run_of_before(runner):
     """If the base image is not on record, the error says so, and the hint says how to provide it."""
     run = launched(runner)
-    store = default_registry()._store()
+    store = default_registry().store()
     store.execute("UPDATE specs SET tags = '{}' WHERE run_id = ?", (run.id,))
     with pytest.raises(NotFoundError, match="the base image of role `echo` is not on record") as error:
         runner.rerun(run.handle)

@@ -94,7 +94,7 @@ def test_a_status_by_handle_does_not_open_the_registry(runner, jobs, monkeypatch
     """The status of a local job is fast, because it does not need the registry."""
     jobs["a-1"] = DescribeAppResponse("a-1", AppState.RUNNING)
     backend(runner).wait_hint = 0.0
-    monkeypatch.setattr(default_registry(), "_store", lambda: pytest.fail("the registry was opened"))
+    monkeypatch.setattr(default_registry(), "store", lambda: pytest.fail("the registry was opened"))
     assert runner.status("memory://test/a-1").state is AppState.RUNNING
 
 

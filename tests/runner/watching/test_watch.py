@@ -211,7 +211,7 @@ def test_a_scheduler_that_is_not_installed(runner):
 def test_a_job_that_nobody_knows_is_seldom_asked_for(runner, jobs, monkeypatch):
     """The configuration may point to another cluster: the job stays on record, and is queried every ten minutes."""
     handle = runner.run(echo_app(), "memory")
-    store = default_registry()._store()
+    store = default_registry().store()
     store.execute("UPDATE runs SET created_at = created_at - 3600, state = 'RUNNING'")
     del jobs["echo-1"]
     asked = []

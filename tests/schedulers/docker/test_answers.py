@@ -14,7 +14,7 @@ from torchx.schedulers.docker.client import side_by_side
 from torchx.schedulers.docker.containers import jobs_of, parse_container
 from torchx.schedulers.docker.evidence import History
 from torchx.schedulers.docker.logs import pieces_of
-from torchx.schedulers.kit.follow import Piece, whole_lines
+from torchx.schedulers.kit.timed_lines import Piece, whole_lines
 from torchx.schedulers.kit.verdict import describe
 from torchx.specs.api import AppState
 from torchx.workspace.images.engine_errors import meaning_of

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from torchx.schedulers.kit import follow as follow_module
-from torchx.schedulers.kit.follow import Cursor, Follower, Lines, Piece, Seen, split_stamp, whole_lines, within
+from torchx.schedulers.kit.follow import Cursor, Follower, Lines
 from torchx.schedulers.kit.logs import LogQuery
+from torchx.schedulers.kit.timed_lines import Piece, Seen, split_stamp, whole_lines, within
 from torchx.supervisor.lines import LONG_LINE, Part
 from torchx.testing import FakeClock
 

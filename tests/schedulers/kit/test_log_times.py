@@ -14,8 +14,8 @@ from torchx.errors import NotFoundError, NotSupportedError
 from torchx.schedulers.batch.folders import LogPaths
 from torchx.schedulers.batch.logs import BatchLog
 from torchx.schedulers.kit.files import LocalFiles
-from torchx.schedulers.kit.follow import Piece, whole_lines
 from torchx.schedulers.kit.logs import LogQuery, stamped
+from torchx.schedulers.kit.timed_lines import Piece, whole_lines
 from torchx.schedulers.local.logs import LogIterator
 from torchx.specs.api import AppState
 from torchx.supervisor.follow import RECORD

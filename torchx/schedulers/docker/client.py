@@ -17,7 +17,7 @@ from torchx.schedulers.docker import secrets
 from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job, Mark, join_name
 from torchx.schedulers.docker.plain_http import EngineHttp, target
 from torchx.schedulers.docker.sigterm import sigterm_is_lost
-from torchx.schedulers.kit.follow import split_stamp
+from torchx.schedulers.kit.timed_lines import split_stamp
 from torchx.specs.api import is_terminal
 from torchx.util.foreign import loads, reading
 from torchx.util.notices import logger

@@ -18,9 +18,10 @@ from torchx.errors import NotFoundError, TransientError
 from torchx.schedulers.docker import gangs
 from torchx.schedulers.docker.client import events, pause, stream
 from torchx.schedulers.docker.containers import Container, Job
-from torchx.schedulers.kit.follow import Lines, Piece, Seen, split_stamp, whole_lines, within
+from torchx.schedulers.kit.follow import Lines
 from torchx.schedulers.kit.logs import LogQuery, not_started_again
 from torchx.schedulers.kit.logs import Stream as LogStream
+from torchx.schedulers.kit.timed_lines import Piece, Seen, split_stamp, whole_lines, within
 from torchx.util.notices import logger
 from torchx.workspace.images.engine_errors import engine_errors
 

@@ -13,7 +13,7 @@ from torchx.schedulers.docker import gangs
 from torchx.schedulers.docker.containers import join_name
 from torchx.schedulers.docker.logs import pieces_of, seconds
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
-from torchx.schedulers.kit.follow import whole_lines
+from torchx.schedulers.kit.timed_lines import whole_lines
 from torchx.specs.api import AppState
 from torchx.specs.order import order_of
 from torchx.supervisor.probes import Probe, last_line, sentence

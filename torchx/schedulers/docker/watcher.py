@@ -201,7 +201,7 @@ class Watcher:
         limit = gangs.rules_of(job).timeout
         if not limit:
             return LOOK_S
-        from torchx.schedulers.kit.follow import split_stamp
+        from torchx.schedulers.kit.timed_lines import split_stamp
         from torchx.specs.wishes.timeouts import parse_timeout
 
         attempt = max(c.mark.app for c in job.containers)

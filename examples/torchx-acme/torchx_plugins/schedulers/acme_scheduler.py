@@ -17,7 +17,7 @@ from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.names import DNS_LABEL
 from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.verdict import describe
-from torchx.specs import AppDef, AppDryRunInfo, AppState, CfgVal, Role, runopts
+from torchx.specs import AppDef, AppDryRunInfo, AppState, CfgVal, Role
 
 STATES = {
     "running": AppState.RUNNING,
@@ -44,6 +44,7 @@ class AcmeRequest:
 
 
 class AcmeScheduler(Scheduler[Mapping[str, CfgVal]]):
+    options = AcmeOpts
     capabilities = Capabilities(logs=True, cancel=True, delete=True, list=True, multi_role=True, durable=True)
 
     def __init__(self, session_name: str, client: Any = None) -> None:
@@ -57,9 +58,6 @@ class AcmeScheduler(Scheduler[Mapping[str, CfgVal]]):
 
             self._client = acme.Client()
         return self._client
-
-    def _run_opts(self) -> runopts:
-        return AcmeOpts.as_runopts()
 
     # The request: pure. No call to the API, no change of `app`.
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[AcmeRequest]:

@@ -6,8 +6,8 @@ from collections.abc import Generator, Iterable, Iterator
 from datetime import datetime, timezone
 
 from torchx.errors import BackendError, NotFoundError, TransientError
-from torchx.schedulers.kit.follow import split_stamp
 from torchx.schedulers.kit.logs import LogQuery
+from torchx.schedulers.kit.timed_lines import split_stamp
 from torchx.schedulers.kubernetes.client import KubeApi, path_to
 from torchx.schedulers.kubernetes.names import Object
 

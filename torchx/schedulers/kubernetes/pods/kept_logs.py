@@ -12,9 +12,9 @@ from contextlib import suppress
 from itertools import chain, islice
 
 from torchx.errors import NotFoundError
-from torchx.schedulers.kit.follow import Piece, split_stamp, within
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.names import FILE_NAME
+from torchx.schedulers.kit.timed_lines import Piece, split_stamp, within
 from torchx.schedulers.kubernetes.names import role_label
 from torchx.settings import make_private, torchx_home
 from torchx.util.notices import logger
