@@ -60,10 +60,12 @@ def _need(args: argparse.Namespace) -> Resource | None:
         return None if args.nodes is None else Resource(1, 0, -1)
     kind, colon, text = (args.gpu or "0").rpartition(":")
     memory = -1 if args.mem is None else in_mib(args.mem)
-    if not text.isdecimal() or (colon and not kind) or not str(memory).lstrip("-").isdecimal():
-        wrong = f"--mem {args.mem}" if text.isdecimal() and not (colon and not kind) else f"--gpu {args.gpu}"
+    gpus = text.isdecimal() and not (colon and not kind)
+    fine = args.mem is None or (str(memory).isdecimal() and int(memory))
+    if not (gpus and fine) or not (args.cpu is None or args.cpu > 0):
+        wrong = f"--gpu {args.gpu}" if not gpus else f"--mem {args.mem}" if not fine else f"--cpu {args.cpu}"
         raise UsageError(f"`{wrong}` is not understood", hint="for example `--gpu h100:8 --mem 64G`")
-    return Resource(max(args.cpu or 1, 1), int(text), int(memory), {GPU_TYPE: kind} if kind else {})
+    return Resource(args.cpu or 1, int(text), int(memory), {GPU_TYPE: kind} if kind else {})
 
 
 def _row(pool: Pool, *, asked: bool) -> list[str]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,8 @@ from torchx.runner import get_runner
 from torchx.schedulers.kit import check_node
 from torchx.schedulers.kit.failures import Evidence
 from torchx.schedulers.kit.failures.reader import read_failure
-from torchx.specs import AppDef, Role
+from torchx.schedulers.kit.setup import with_setup
+from torchx.specs import AppDef, RetryPolicy, Role
 from torchx.specs.wishes.checks import CHECK_NODES
 from torchx.specs.wishes.scripts import SBATCH
 
@@ -28,12 +30,17 @@ SMI = {
     "GPU 1 has 3 uncorrected memory errors (ECC)": ("0, 0, Not Active\n1, 3, Not Active", 0),
     "GPU 0 is throttled by its hardware (heat or power)": ("0, 0, Active\n1, 0, Not Active", 0),
     "nvidia-smi fails: GPU is lost": ("Unable to determine the device handle\nGPU is lost", 15),
+    "nvidia-smi fails: Unknown Error": ("Unknown Error\n0, 0, Not Active\n1, 0, Not Active", 255),
+    "nvidia-smi says of GPU 1: [GPU requires reset]": ("0, 0, Not Active\n1, [GPU requires reset], Not Active", 0),
+    "nvidia-smi says of GPU 0: [Unknown Error]": ("0, 0, [Unknown Error]\n1, 0, Not Active", 0),
+    "it has 0 GPUs, and 2 are asked for": ("No devices were found", 0),
+    "nvidia-smi fails: \ufffd\ufffd": ("\\377\\376", 1),
 }
 
 
 def smi(folder: Path, said: str, code: int) -> None:
     program = folder / "nvidia-smi"
-    program.write_text(f"#!/bin/sh\nprintf '%s\\n' '{said}'\nexit {code}\n")
+    program.write_text(f"#!/bin/sh\nprintf '{said}\\n'\nexit {code}\n")
     program.chmod(0o755)
 
 
@@ -61,6 +68,38 @@ def test_good_gpus(programs: Path) -> None:
     check_node.gpus(2)
     smi(programs, "broken", 9)
     check_node.gpus(0)
+
+
+def test_a_driver_that_lacks_a_field(programs: Path) -> None:
+    """The number of GPUs is still checked."""
+    smi(programs, "0\\n1", 0)
+    program = programs / "nvidia-smi"
+    program.write_text(
+        '#!/bin/sh\ncase $1 in *,*) echo "Field `x` is not a valid field to query."; exit 2 ;; esac; printf "0\\n1\\n"'
+    )
+    check_node.gpus(2)
+    with pytest.raises(check_node.UnfitError, match="it has 2 GPUs, and 3"):
+        check_node.gpus(3)
+
+
+def test_a_wrong_number(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of the site is told in a line, and no verdict on the node."""
+    monkeypatch.setenv("TORCHX_CHECK_WAIT_S", "soon")
+    assert check_node.main(["disk", "0", "1", "0", "A", "0"]) == 2
+    assert capsys.readouterr().err == "torchx: TORCHX_CHECK_WAIT_S: could not convert string to float: 'soon'\n"
+
+
+@pytest.mark.parametrize(
+    "given", [{"min_replicas": 1}, {"max_retries": 1, "retry_policy": RetryPolicy.REPLICA}], ids=["elastic", "each"]
+)
+def test_replicas_that_come_and_go(given: dict[str, Any]) -> None:
+    """Do not wait for each other: those may never start, or have ended their checks."""
+    roles = [Role("w", "", entrypoint="sh", num_replicas=2, **more) for more in (given, {})]
+    app = AppDef("a", roles, metadata={CHECK_NODES: "net"})
+    with get_runner() as runner:
+        made = with_setup(app, {}, "slurm", runner._scheduler("slurm"))
+    lines = [role.args[3].splitlines()[-1].split() for role in made.roles]
+    assert [line[3] for line in lines] == ["1", "2"]
 
 
 def test_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,10 @@ def test_slurm() -> None:
     assert (cpu.memory_mb, cpu.free_memory_mb, cpu.free_cpus, cpu.fitting, cpu.start) == (-1, -1, 0, 0, None)
     assert cpu.why == "Requested node configuration is not available"
     assert (closed.usable, closed.free_cpus, closed.start, closed.why) == (0, 0, None, "takes no jobs now")
+    found = slurm.pools(run(ANSWERS), SlurmOpts(partition="cpu,gpu"), None, 1)
+    assert [pool.name for pool in found] == ["gpu", "cpu"]
+    with pytest.raises(NotFoundError, match="no partition `gpus`"):
+        slurm.pools(run(ANSWERS), SlurmOpts(partition="gpus"), None, 1)
 
 
 def test_the_partition_that_starts_first() -> None:
@@ -293,7 +297,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeyp
     main(["nodes", "--json"])
     (pool,) = json.loads(capsys.readouterr().out)["pools"]
     assert (pool["gpus"], pool["free_gpus"], pool["start"]) == (2, -1, None)
-    for wrong in (["--gpu", "h100:"], ["--mem", "x"], ["--gpu", ":8"], ["--nodes", "0"]):
+    for wrong in (["--gpu", "h100:"], ["--mem", "0"], ["--gpu", ":8"], ["--nodes", "0"], ["--cpu", "-1"]):
         with pytest.raises(SystemExit) as e:
             main(["nodes", *wrong])
         assert e.value.code == 2 and wrong[1] in capsys.readouterr().err

@@ -36,7 +36,7 @@ def test_a_second_job_finds_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert (Path(first) / "sub" / "x").read_text() == "1" and Path(first).name == "data"
     assert Path(stage_node.stage("data/sub/x")).read_text() == "1"
     monkeypatch.setattr(stage_node, "copy", lambda *_, **__: pytest.fail("it copies again"))
-    assert stage_node.stage("./data/") == first
+    assert stage_node.stage("./data/") == stage_node.stage(f"file://{Path('data').resolve()}") == first
     monkeypatch.undo()
     monkeypatch.chdir(cache.parent)
     monkeypatch.setattr(stage_node, "CACHE", str(cache))
@@ -49,9 +49,46 @@ def test_an_interrupted_copy_is_made_again(cache: Path, monkeypatch: pytest.Monk
     with monkeypatch.context() as patch:
         patch.setattr(os, "rename", lambda *_: (_ for _ in ()).throw(OSError("killed")))
         assert stage_node.main(["data"]) == 1
-    assert [name[-5:] for name in entries(cache)] == [".part"]
-    (cache / entries(cache)[0] / "data" / "junk").write_text("half")
+    assert entries(cache) == []  # a copy that fails leaves nothing
+    first = Path(stage_node.stage("data"))
+    os.rename(first.parent, f"{first.parent}.part")  # that of one which was killed
+    (Path(f"{first.parent}.part") / "data" / "junk").write_text("half")
     assert sorted(os.listdir(stage_node.stage("data"))) == ["sub"]
+    (cache / "0.part").mkdir()
+    Path("other").write_text("1")
+    stage_node.stage("other")
+    assert not [name for name in entries(cache) if name.endswith(".part")]
+
+
+def test_a_copy_that_was_changed(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """By a job, or by whatever cleans the node: it is made again, unless a job uses it."""
+    first = Path(stage_node.stage("data"))
+    (first / "sub" / "x").unlink()
+    with open(f"{first.parent}.lock", encoding="ascii") as held:
+        fcntl.flock(held, fcntl.LOCK_SH)
+        assert stage_node.main(["data"]) == 1 and "lacks files, and running jobs use it" in capsys.readouterr().err
+    assert stage_node.stage("data") == str(first) and (first / "sub" / "x").read_text() == "1"
+
+
+def test_what_is_left_of_a_copy_is_not_the_copy(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a folder that cannot be removed whole, or not in time."""
+    first = Path(stage_node.stage("data"))
+    monkeypatch.setattr(stage_node, "remove", lambda _: None)
+    assert stage_node.forget(first.parent.name) and not first.parent.exists()
+
+
+def test_a_read_only_folder(cache: Path) -> None:
+    """Is removed as any other, whoever the user is."""
+    (cache.parent / "data" / "sub").chmod(0o555)
+    code = f"import os, sys; sys.path[0] = ''\nfrom torchx.schedulers.kit import stage_node as s\ns.CACHE = {str(cache)!r}\n"
+    code += "import codecs; codecs.lookup('ascii'); os.getuid() or os.setuid(65534)\nkey = os.path.basename(os.path.dirname(s.stage('data')))\n"
+    code += "assert s.forget(key) and sorted(os.listdir(s.CACHE)) == [f'{key}.lock']"
+    for folder in (cache.parent, *cache.parents[1:4]):
+        if folder.stat().st_uid == os.getuid():
+            folder.chmod(0o777)
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(Path(stage_node.__file__).parents[3])}
+    )
 
 
 def test_urls(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,13 +104,17 @@ def test_urls(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert stage_node.main(["memory://bucket/none"]) == 1
         assert "`memory://bucket/none` cannot be staged: there is no such object" in capsys.readouterr().err
         assert stage_node.main(["none"]) == 1 and "no such file" in capsys.readouterr().err
+        os.mkfifo("data/pipe")
+        assert stage_node.main(
+            ["data"]
+        ) == 1 and "staged: `data/pipe` is a named pipe" in capsys.readouterr().err.replace(f"{cache.parent}/", "")
     finally:
         fs.rm("/bucket", recursive=True)
 
 
 def test_the_bound(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The copy that was not used for the longest time goes, unless a job holds it; a source that never fits is refused."""
-    monkeypatch.setattr(stage_node, "MAX_BYTES", 25)
+    monkeypatch.setattr(stage_node, "MAX_GB", "25e-9")
     copies = {}
     for number, name in enumerate("abc"):
         Path(name).write_text("x" * 10)

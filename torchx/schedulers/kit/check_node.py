@@ -17,8 +17,9 @@ import time
 MARK = "torchx: node check failed: "
 LEAST_DISK, LEAST_SHM = 1 << 30, 32 << 20  # bytes
 MAX_SKEW_S = 5.0
-WAIT_S = float(os.environ.get("TORCHX_CHECK_WAIT_S") or 60)  # for other replicas, which may start later
+WAIT_S = 60.0  # for other replicas, which may start later
 _SMI = "index,ecc.errors.uncorrected.volatile.total,clocks_throttle_reasons.hw_slowdown"
+_FINE = ("", "Active", "Not Active", "N/A", "[N/A]", "[Not Supported]", "[Insufficient Permissions]")
 
 
 class UnfitError(Exception):
@@ -27,28 +28,41 @@ class UnfitError(Exception):
 
 def gpus(wanted: int) -> None:
     """Check number and health of the GPUs that nvidia-smi shows."""
-    argv = ["nvidia-smi", f"--query-gpu={_SMI}", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        code, lines = _smi(_SMI)
+        if any("not a valid field" in line for line in lines):  # of another driver
+            code, lines = _smi("index")
     except subprocess.TimeoutExpired:
         raise UnfitError("nvidia-smi hangs") from None
     except OSError:
         if wanted:
             raise UnfitError(f"it has no nvidia-smi, and {wanted} GPUs are asked for") from None
         return
-    lines = [line.strip() for line in (done.stdout or done.stderr).splitlines() if line.strip()]
-    if done.returncode:
+    rows = [[cell.strip() for cell in line.split(",")] for line in lines]
+    rows = [row for row in rows if row[0].isdigit()]
+    if code:
         if wanted:
-            raise UnfitError(f"nvidia-smi fails: {(lines or ['no output'])[-1]}")
+            said = [line for line in lines if not line.partition(",")[0].isdigit()]
+            raise UnfitError(f"nvidia-smi fails: {(said or ['no output'])[-1]}")
         return
-    if len(lines) < wanted:
-        raise UnfitError(f"it has {len(lines)} GPUs, and {wanted} are asked for")
-    for line in lines:
-        index, ecc, slow = ([cell.strip() for cell in line.split(",")] + ["", "", ""])[:3]
+    if len(rows) < wanted:
+        raise UnfitError(f"it has {len(rows)} GPUs, and {wanted} are asked for")
+    for row in rows:
+        index, ecc, slow = [*row, "", ""][:3]
         if ecc.isdigit() and int(ecc):
             raise UnfitError(f"GPU {index} has {ecc} uncorrected memory errors (ECC)")
         if slow == "Active":
             raise UnfitError(f"GPU {index} is throttled by its hardware (heat or power)")
+        for cell in row[1:]:  # after an Xid, for example `[GPU requires reset]`
+            if not cell.isdigit() and cell not in _FINE:
+                raise UnfitError(f"nvidia-smi says of GPU {index}: {cell}")
+
+
+def _smi(query: str) -> tuple[int, list[str]]:
+    """Return exit code and lines of nvidia-smi."""
+    argv = ["nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits"]
+    done = subprocess.run(argv, capture_output=True, errors="replace", timeout=WAIT_S, check=False)
+    return done.returncode, [line.strip() for line in (done.stdout or done.stderr).splitlines() if line.strip()]
 
 
 def disk() -> None:
@@ -134,6 +148,12 @@ def collective(host: str, port: int, k: int, count: int, gpu: int) -> None:
 
 def main(argv: list[str]) -> int:
     """Run the checks; return the exit code."""
+    global WAIT_S  # set where a wrong value has a message
+    try:
+        WAIT_S = float(os.environ.get("TORCHX_CHECK_WAIT_S") or WAIT_S)
+    except ValueError as e:
+        sys.stderr.write(f"torchx: TORCHX_CHECK_WAIT_S: {e}\n")
+        return 2
     checks, variable = argv[0].split(","), argv[4]
     k, count, wanted, shift = (int(argv[at]) for at in (1, 2, 3, 5))
     host = os.environ.get(variable) or "localhost"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torchx.errors import NotSupportedError, SpecError
 from torchx.schedulers.kit.shell import quote, read_script
 from torchx.settings import ENV_REPLICA_ID
-from torchx.specs.api import macros
+from torchx.specs.api import RetryPolicy, macros
 from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.scripts import is_script
 from torchx.util.notices import logger
@@ -67,7 +67,9 @@ def with_setup(app: AppDef, cfg: Mapping[str, Any], scheduler: str, backend: Sch
 
 def _check(role: Role, checks: tuple[str, ...], number: int) -> str:
     """Return the line that checks the node of a replica, after the lines that may provide its Python."""
-    sizes = f"{role.num_replicas} {max(role.resource.gpu, 0)} '{macros.rank0_env}' {number}"
+    alone = role.min_replicas is not None or (role.max_retries > 0 and role.retry_policy is RetryPolicy.REPLICA)
+    count = 1 if alone else role.num_replicas  # replicas that come and go by themselves do not wait for each other
+    sizes = f"{count} {max(role.resource.gpu, 0)} '{macros.rank0_env}' {number}"
     rest = f'"${ENV_REPLICA_ID}" {sizes}'  # no macro, so that the words of all replicas are the same
     return f"\n{shell_function('check_node')}\ncheck_node {','.join(checks)} {rest}"
 

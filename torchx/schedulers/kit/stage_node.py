@@ -18,10 +18,11 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-CACHE = os.environ.get("TORCHX_STAGE_DIR") or f"/tmp/torchx-stage-{os.getuid()}"  # noqa: S108  # on the node itself
+CACHE = os.path.abspath(os.environ.get("TORCHX_STAGE_DIR") or f"/tmp/torchx-stage-{os.getuid()}")  # noqa: S108  # here
 _CONTAINED = ("/.dockerenv", "/run/.containerenv")  # files of Docker and Podman
 LEAST = 1 << 20  # bytes of a source that is sent
-MAX_BYTES = float(os.environ.get("TORCHX_STAGE_GB") or 500) * 1e9
+MAX_GB = os.environ.get("TORCHX_STAGE_GB") or "500"
+PART = ".part"  # suffix of a copy that is not complete
 
 
 class StageError(Exception):
@@ -72,29 +73,58 @@ def locked(entry: str) -> Any:
 
 
 def make_room(needed: int, mine: str) -> None:
-    """Remove the least recently used copies that no job holds, until ``needed`` bytes fit."""
-    if needed > MAX_BYTES:
-        raise StageError(f"it has {needed / 1e9:.1f} GB, and the cache {MAX_BYTES / 1e9:g} GB: raise TORCHX_STAGE_GB")
+    """Remove parts, and the least recently used copies that no job holds, until ``needed`` bytes fit."""
+    most = float(MAX_GB) * 1e9
+    if needed > most:
+        raise StageError(f"it has {needed / 1e9:.1f} GB, and the cache {most / 1e9:g} GB: raise TORCHX_STAGE_GB")
     entries = []
     for name in os.listdir(CACHE):
         record = os.path.join(CACHE, name, "size")
-        if name != mine and os.path.isfile(record):
+        if name.endswith(PART):
+            forget(name[: -len(PART)])
+        elif name != mine and os.path.isfile(record):
             with open(record, encoding="ascii") as file:
                 entries.append((os.stat(record).st_mtime, name, int(file.read() or 0)))
     total = sum(size for _, _, size in entries)
     for _, name, size in sorted(entries):
-        if total + needed <= MAX_BYTES and shutil.disk_usage(CACHE).free > needed:
+        if total + needed <= most and shutil.disk_usage(CACHE).free > needed:
             return
-        with locked(os.path.join(CACHE, name)) as lock:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                continue  # a job uses it
-            shutil.rmtree(os.path.join(CACHE, name), ignore_errors=True)
-            total -= size
+        total -= size * forget(name)
     free = shutil.disk_usage(CACHE).free
-    if free <= needed or total + needed > MAX_BYTES:
+    if free <= needed or total + needed > most:
         raise StageError(f"it needs {needed / 1e9:.1f} GB, and {CACHE} has no room: running jobs use the rest")
+
+
+def forget(key: str) -> bool:
+    """Remove a copy, or its part; False if a job uses it."""
+    entry = os.path.join(CACHE, key)
+    with locked(entry) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        remove(entry + PART)
+        if os.path.isdir(entry):
+            os.rename(entry, entry + PART)  # so that what is left of it is never taken for the whole
+            remove(entry + PART)
+    return True
+
+
+def remove(part: str) -> None:
+    """Remove a folder, also one that its source has as read-only."""
+    for folder, _, _ in os.walk(part):
+        os.chmod(folder, 0o700)
+    shutil.rmtree(part, ignore_errors=True)
+
+
+def is_whole(path: str, files: dict[str, tuple[int, str]]) -> bool:
+    """Whether the files of a copy are still there: a job may have changed it, and nodes clean their folders."""
+    try:
+        return all(
+            os.stat(os.path.join(path, name) if name else path).st_size == size for name, (size, _) in files.items()
+        )
+    except OSError:
+        return False
 
 
 def key_of(path: str, files: dict[str, tuple[int, str]]) -> str:
@@ -166,6 +196,7 @@ def take_sent(sent: str, target: str, files: dict[str, tuple[int, str]]) -> bool
 def stage(source: str) -> str:
     """Return the path of the copy, which is made if it is missing."""
     fs: Any = None
+    source = source[len("file://") :] if source.startswith("file:///") else source
     path = os.path.abspath(source)
     if "://" in source:
         try:
@@ -178,25 +209,38 @@ def stage(source: str) -> str:
     os.makedirs(CACHE, mode=0o700, exist_ok=True)
     if os.stat(CACHE).st_uid != os.getuid():
         raise StageError(f"{CACHE} belongs to another user")
-    entry, part = os.path.join(CACHE, key), os.path.join(CACHE, f"{key}.part")
+    entry = os.path.join(CACHE, key)
     name = os.path.basename(path.rstrip("/")) or "data"
+    if os.path.isdir(entry) and fs is None and not is_whole(os.path.join(entry, name), files) and not forget(key):
+        raise StageError(f"its copy in {entry} lacks files, and running jobs use it")
     with locked(entry) as lock:
         if not os.path.isdir(entry):
             fcntl.flock(lock, fcntl.LOCK_EX)  # one maker
         if not os.path.isdir(entry):
-            size = sum(size for size, _ in files.values())
-            make_room(size, key)
-            shutil.rmtree(part, ignore_errors=True)
-            os.mkdir(part)
-            if fs is not None or not take_sent(sent_path(key), os.path.join(part, name), files):
-                copy(fs, path, os.path.join(part, name), is_folder="" not in files)
-            with opened(os.path.join(part, "size")) as file:
-                file.write(str(size))
-            os.rename(part, entry)
+            make(fs, path, entry, files)
     with suppress(OSError):
         os.unlink(sent_path(key))
     os.utime(os.path.join(entry, "size"))
     return os.path.join(entry, name)
+
+
+def make(fs: Any, path: str, entry: str, files: dict[str, tuple[int, str]]) -> None:
+    """Make a copy, whose lock the caller holds."""
+    part, key = entry + PART, os.path.basename(entry)
+    target = os.path.join(part, os.path.basename(path.rstrip("/")) or "data")
+    size = sum(size for size, _ in files.values())
+    remove(part)
+    make_room(size, key)
+    os.mkdir(part)
+    try:
+        if fs is not None or not take_sent(sent_path(key), target, files):
+            copy(fs, path, target, is_folder="" not in files)
+        with opened(os.path.join(part, "size")) as file:
+            file.write(str(size))
+        os.rename(part, entry)
+    except BaseException:
+        remove(part)
+        raise
 
 
 def copy(fs: Any, path: str, target: str, *, is_folder: bool) -> None:
@@ -218,7 +262,8 @@ def main(argv: list[str]) -> int:
     try:
         sys.stdout.write(stage(argv[0]) + "\n")
     except Exception as e:  # whatever a file system of fsspec raises
-        sys.stderr.write(f"torchx: `{argv[0]}` cannot be staged: {e or type(e).__name__}\n")
+        why = e.args[0][0][2] if isinstance(e, shutil.Error) and e.args[0].__class__ is list else e
+        sys.stderr.write(f"torchx: `{argv[0]}` cannot be staged: {why or type(e).__name__}\n")
         return 1
     return 0
 

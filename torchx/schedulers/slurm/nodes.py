@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 
-from torchx.errors import BackendError
+from torchx.errors import BackendError, NotFoundError
 from torchx.schedulers.kit.commands import Completed, last_line
 from torchx.schedulers.kit.nodes import Node, Pool, pools_of
 from torchx.schedulers.slurm.options import SlurmOpts, node_options
@@ -61,6 +61,10 @@ def gpus_in(gres: str) -> tuple[int, str]:
 def pools(run: Run, opts: SlurmOpts, need: Resource | None, count: int) -> list[Pool]:
     """Return what is free in each partition, with the start of a job of ``count`` nodes of the size ``need``."""
     found = pools_of(nodes(run), need)
+    if opts.partition not in (None, AUTO):
+        found = [pool for pool in found if pool.name in str(opts.partition).split(",")]
+        if not found:
+            raise NotFoundError(f"there is no partition `{opts.partition}`", hint="`sinfo` shows the partitions")
     starts: dict[str, tuple[float | None, str]] = {}
     for pool in found:
         if need is None:
