@@ -16,6 +16,7 @@ from torchx.errors import NotSupportedError
 from torchx.runner import Runner, get_runner
 from torchx.specs import AppDef, AppState, AppStatus, Ready, RetryPolicy, Role, is_terminal
 from torchx.specs.failures import parse_failure
+from torchx.specs.states import is_cancelling
 from torchx.util.records import replace
 
 PATIENCE_S = 240.0
@@ -272,7 +273,9 @@ class OrderContract:
             seen = ground.until(handle, lambda s: is_terminal(s.state) or is_there(case.cancel, s))
             assert not is_terminal(seen.state) or "ending" in name, seen
             ground.runner.cancel(handle)
-        status = ground.ended(handle)
+        status = ground.until(
+            handle, lambda s: is_terminal(s.state) or (not case.cancel and is_cancelling(s.state, s.msg))
+        )
         states = " ".join(r.state.name for role in status.roles for r in role.replicas)
         cause = parse_failure(status.structured_error_msg)
         assert status.state.name in case.state.split(), status
@@ -301,6 +304,16 @@ class OrderContract:
         assert said[0].strip() == "learned y = 2.00 x + 1.00 from 2 servers"
         errors = [line.rpartition(" ")[2].strip() for line in said if line.startswith("error against")]
         assert errors == ["0.0000", "0.0000"], said
+
+    def test_goes_on_without_a_replica(self, ground: OrderGround) -> None:
+        """While an elastic role goes on, nobody is told that the others are being ended."""
+        driver = "test ${replica_id} != 0 || exit 3; sleep 6"
+        handle = ground.submit(
+            Case([_server(), ("driver", driver, {"num_replicas": 3, "min_replicas": 2, "ends_job": True})], _S)
+        )
+        seen = ground.until(handle, lambda s: is_terminal(s.state) or is_there("driver FAILED", s))
+        assert (seen.state, "being ended" in seen.msg) == (AppState.RUNNING, False), seen
+        assert ground.ended(handle).state is AppState.SUCCEEDED
 
     def test_waits_until_all_are_ready(self, ground: OrderGround) -> None:
         """The trainer starts when the last server is ready, and is PENDING until then, without output."""

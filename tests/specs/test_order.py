@@ -18,15 +18,20 @@ from torchx.schedulers import get_scheduler_factories
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kit.replicas import replicas
-from torchx.schedulers.kit.verdict import describe, state_of
+from torchx.schedulers.kit.verdict import describe
 from torchx.specs import AppDef, AppState, AppStatus, Ready, ReplicaStatus, Role, RoleStatus
 from torchx.specs.order import Addresses, RoleOrder, order_of
 from torchx.specs.serialize import appdef_from_dict, appdef_to_dict
+from torchx.util.records import replace
 
 
 def _server(**changes: Any) -> Role:
     given = {"num_replicas": 2, "port_map": {"http": 8000, "metrics": 9000}, **changes}
     return Role("server", "img", entrypoint="serve", **given)
+
+
+def _any(value: Any) -> Any:
+    return value
 
 
 def _trainer(**changes: Any) -> Role:
@@ -61,21 +66,49 @@ def test_probes(ready: Ready, expected: tuple[object, ...]) -> None:
         ([_server(ready=Ready(tcp="grpc"))], "at the port `grpc`"),
         ([_server(ready=Ready(tcp="99999"))], "at the port `99999`"),
         ([_server(ready=Ready(http="/h h"))], "omit spaces"),
-        ([_server(port_map={}, ready=Ready(http="/h"))], "at the port ``"),
+        ([_server(port_map={}, ready=Ready(http="/h"))], "at a port, and has none"),
         ([_server(ready=Ready(log="(?i)x"))], "`(?` is not understood"),
         ([_server(ready=Ready(log=r"a\b"))], r"`\b` is not understood"),
         ([_server(ready=Ready(log="("))], "not a valid regular"),
         ([_server(ready=Ready(log="[[:space:]-x]"))], "not a valid regular"),
-        ([_server(ready=Ready(tcp="http", within="5"))], "`5` is not a length of time"),
+        ([_server(ready=Ready(tcp="http", within="5"))], "role `server`: within `5` is not a length of time"),
         ([_server(ready=Ready(tcp="http", at_least=3))], "`at_least=3` of its 2 replicas"),
         ([_server(), _trainer(args=["${role.serv.host}"])], "`${role.serv.host}`, which is not an address"),
         ([_server(), _trainer(env={"A": "${role.server.port.grpc}"})], "`${role.server.port.grpc}`"),
         ([_server(), Role("SERVER", "img", ends_job=True)], "share the variable `TORCHX_HOSTS_SERVER`"),
+        (
+            [_server(after=["b"]), _trainer(), Role("b", "img", after=["c"]), Role("c", "img", after=["b"])],
+            "circle: b, c",
+        ),
+        ([_server(), _trainer(after="server")], "`trainer` has `after='server'`"),
+        ([_server(ready={"http": "/up"})], "`server` has `ready={'http': '/up'}`"),
+        ([_server(), _trainer(ends_job="no")], "`trainer` has `ends_job='no'`"),
+        ([_server(ready=Ready(tcp="http", within=_any(300)))], "`server` has `within=300` in its `ready`"),
+        ([_server(ready=Ready(log=_any(["up"])))], "`server` has `log=['up']` in its `ready`"),
+        ([_server(ready=Ready(tcp="http", at_least=True))], "`at_least=True` of its 2 replicas"),
+        ([_server(ready=Ready(tcp="\uff18\uff10"))], "at the port `\uff18\uff10`"),
+        ([_server(ready=Ready(http="http://localhost:8000/up"))], "by a GET of `http://localhost:8000/up`"),
+        ([_server(ready=Ready(http="up"))], "by a GET of `up`"),
+        ([_server(port_map={"http": "8000"}, ready=Ready(tcp="http"))], "has the port `http='8000'`"),
     ],
 )
 def test_what_cannot_be(roles: list[Role], said: str) -> None:
     with pytest.raises(SpecError, match=re.escape(said)):
         order_of(AppDef("a", roles))
+
+
+@pytest.mark.parametrize(
+    ("role", "hint"),
+    [
+        (_trainer(after=["sever"]), "did you mean `server`?"),
+        (_trainer(args=["${role.server.port.htp}"]), "did you mean `${role.server.port.http}`?"),
+        (_trainer(args=["${role.q.y}"]), "it has ${role.server.host}, ${role.server.hosts}, ${role.server.port.http}"),
+    ],
+)
+def test_what_was_meant(role: Role, hint: str) -> None:
+    with pytest.raises(SpecError) as e:
+        order_of(AppDef("a", [_server(), role]))
+    assert e.value.hint.startswith(hint)
 
 
 def test_jobs_without_order_are_as_before() -> None:
@@ -88,6 +121,10 @@ def test_a_record_keeps_the_order() -> None:
     ready = Ready(http="/health", within="1m", at_least=1)
     app = AppDef("a", [_server(ready=ready, restarts_after=True), _trainer(ends_job=True)])
     assert appdef_from_dict(appdef_to_dict(app)) == app
+    app = AppDef("a", [_server(ready=Ready(tcp=8000)), _trainer(after=("server", "server"), args=("a",))])
+    again = appdef_from_dict(appdef_to_dict(app, fallback=repr))
+    assert order_of(again) == order_of(app)
+    assert (order_of(app)["trainer"].after, again.roles[1].args) == (("server",), ["a"])
 
 
 def test_addresses() -> None:
@@ -135,9 +172,27 @@ def test_status_of_waiting_and_ending_roles() -> None:
     assert [r.state for role in ended.roles_statuses for r in role.replicas] == [AppState.CANCELLED] * 2 + [
         AppState.SUCCEEDED
     ]
-    assert state_of(_facts([up, up], AppState.SUCCEEDED)) is AppState.RUNNING  # until the others are gone
+    ending = describe(_facts([up, up], AppState.SUCCEEDED))
+    assert (ending.state, ending.msg) == (AppState.RUNNING, "trainer ended; the others are being ended")
     failed = describe(_facts([stopped, stopped], AppState.FAILED, exit_code=3))
     assert (failed.state, failed.msg[:22]) == (AppState.FAILED, "trainer/0: exit code 3")
+
+
+def test_a_job_whose_role_was_not_ready_is_not_being_cancelled() -> None:
+    facts = replace(_facts([{"state": AppState.RUNNING}] * 2, AppState.CANCELLED), state=AppState.RUNNING)
+    facts = replace(facts, kind="timeout", reason="role server was not ready within 1s")
+    assert describe(facts).msg == "role server was not ready within 1s; the others are being ended"
+
+
+def test_many_roles_that_one_waits_for() -> None:
+    many = [Role(f"s{k}", "img", ready=Ready(tcp="80")) for k in range(5)]
+    app = [*many, _trainer(after=[role.name for role in many])]
+    roles = [
+        RoleFacts(name=r.name, replicas=[ReplicaFacts(role=r.name, replica=0, state=AppState.RUNNING)]) for r in many
+    ]
+    waits = RoleFacts(name="trainer", replicas=[ReplicaFacts(role="trainer", replica=0, state=AppState.PENDING)])
+    found = describe(JobFacts(app_id="a", roles=[*roles, waits], definition=app))
+    assert found.msg.endswith("; waits for s2 to be ready (0 of 1); and 2 more")
 
 
 def test_an_order_without_probe() -> None:
@@ -145,12 +200,19 @@ def test_an_order_without_probe() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ready_at", "ended_at", "said"),
-    [(17.0, None, "ready (1 of 1) after 12 s"), (30.0, 30.0, "ready (1 of 1)"), (None, None, "not ready (0 of 1)")],
+    ("began", "ready_at", "ended_at", "said"),
+    [
+        (5.0, 17.0, None, "ready (1 of 1) after 12 s"),
+        (5.0, 30.0, 30.0, "ready (1 of 1)"),
+        (None, 17.0, 30.0, "ready (1 of 1)"),
+        (5.0, None, None, "not ready (0 of 1)"),
+    ],
 )
-def test_since_when_a_role_is_ready(ready_at: float | None, ended_at: float | None, said: str) -> None:
+def test_since_when_a_role_is_ready(
+    began: float | None, ready_at: float | None, ended_at: float | None, said: str
+) -> None:
     """A time that is not known is not shown."""
-    one = ReplicaStatus(0, AppState.RUNNING, "server", "", started_at=5.0, ended_at=ended_at, ready_at=ready_at)
+    one = ReplicaStatus(0, AppState.CANCELLED, "server", "", started_at=began, ended_at=ended_at, ready_at=ready_at)
     assert RoleStatus("server", [one], needs=1).order() == said
 
 

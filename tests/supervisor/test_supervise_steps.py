@@ -390,20 +390,6 @@ def test_a_failure_while_it_ends_already_restarts_nothing(job, gate, clock) -> N
     in_fork(steps)
 
 
-@pytest.mark.parametrize(("first", "then"), [(0, -1), (1, 1), (-1, -1)])
-def test_who_failed_first_is_forgotten_when_it_is_started_again(job, gate, first, then) -> None:
-    """Only then: the failure of a replica that an elastic job goes on without stays on record."""
-
-    def steps() -> None:
-        supervisor = started(job, role(gate.wait, gate.wait))
-        supervisor.job.first = first
-        supervisor._restart(supervisor.replicas[:1], 1000.0)
-        assert supervisor.job.first == then
-        assert supervisor._unclean == {supervisor.replicas[0]}
-
-    in_fork(steps)
-
-
 @pytest.mark.parametrize("code", [0, 7])
 def test_an_end_is_recorded_before_processes_are_looked_for(job, monkeypatch, code) -> None:
     """That takes some time, after which a supervisor that is killed could not say how the replica ended."""

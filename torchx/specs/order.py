@@ -9,6 +9,7 @@ from __future__ import annotations
 from torchx.errors import SpecError
 from torchx.specs.ready import MARK, PROBES, Ready, has_order, macros_in
 from torchx.util.records import dataclass
+from torchx.util.strings import did_you_mean, nearest
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -16,9 +17,12 @@ if TYPE_CHECKING:
 
     from torchx.specs.api import AppDef, Role
 
+_SHOWN = 8  # of addresses, in a hint
 _LONGEST = 64 << 10
 """Characters of the longest list of hosts in a variable: Linux passes at most 128 KiB in one."""
 
+_KINDS: dict[str, type | tuple[type, ...]]
+_KINDS = {"after": (list, tuple), "ready": Ready, "ends_job": bool, "restarts_after": bool}
 _CLASSES = {"d": "[0-9]", "s": "[[:space:]]", "w": "[[:alnum:]_]", "D": "[^0-9]", "S": "[^[:space:]]"}
 
 
@@ -73,7 +77,10 @@ def order_of(app: AppDef) -> dict[str, RoleOrder]:
     for role in app.roles:
         other = names.setdefault(hosts_variable(role.name), role.name)
         if other != role.name:
-            raise SpecError(f"roles `{other}` and `{role.name}` share the variable `{hosts_variable(role.name)}`")
+            raise SpecError(
+                f"roles `{other}` and `{role.name}` share the variable `{hosts_variable(role.name)}`",
+                hint="rename one of them",
+            )
         _check_macros(role, app)
     return found
 
@@ -140,15 +147,32 @@ class Addresses:
 
 
 def _order(role: Role, app: AppDef) -> RoleOrder:
-    names = [other.name for other in app.roles]
+    _check_fields(role)
+    others = [other.name for other in app.roles if other is not role]
     for other in role.after:
-        if other not in names or other == role.name:
+        if other not in others:
             why = "which is itself" if other == role.name else "which the job does not have"
-            others = ", ".join(n for n in names if n != role.name) or "there is none"
-            raise SpecError(f"role `{role.name}` waits for role `{other}`, {why}", hint=f"other roles: {others}")
+            hint = did_you_mean(str(other), others) or f"other roles: {', '.join(others) or 'there is none'}"
+            raise SpecError(f"role `{role.name}` waits for role `{other}`, {why}", hint=hint)
     least = role.num_replicas if role.min_replicas is None else role.min_replicas
-    plain = RoleOrder(tuple(role.after), at_least=least, ends_job=role.ends_job, restarts_after=role.restarts_after)
+    after = tuple(dict.fromkeys(role.after))
+    plain = RoleOrder(after, at_least=least, ends_job=role.ends_job, restarts_after=role.restarts_after)
     return plain if role.ready is None else _probe(role, role.ready, plain)
+
+
+def _check_fields(role: Role) -> None:
+    for name, kinds in _KINDS.items():
+        value = getattr(role, name)
+        if value and not isinstance(value, kinds):
+            hint = "for example `after=['server']`, `ready=Ready(http='/health')`, `ends_job=True`"
+            raise SpecError(f"role `{role.name}` has `{name}={value!r}`", hint=hint)
+    for name, port in role.port_map.items():
+        if port.__class__ is not int or not 1 <= port <= 65535:
+            raise SpecError(f"role `{role.name}` has the port `{name}={port!r}`", hint="a number, 1 to 65535")
+    for name in (*PROBES, "within") if role.ready else ():
+        value = getattr(role.ready, name)
+        if not isinstance(value, (str, int) if name == "tcp" else str):
+            raise SpecError(f"role `{role.name}` has `{name}={value!r}` in its `ready`", hint="write it as a string")
 
 
 def _probe(role: Role, ready: Ready, plain: RoleOrder) -> RoleOrder:
@@ -160,16 +184,19 @@ def _probe(role: Role, ready: Ready, plain: RoleOrder) -> RoleOrder:
         hint = f"give one of {', '.join(PROBES)}: `Ready(tcp='http')`"
         raise SpecError(f"role `{role.name}` has {len(given)} probes in its `ready`", hint=hint)
     least = plain.at_least if ready.at_least is None else ready.at_least
-    if not isinstance(least, int) or not 1 <= least <= role.num_replicas:
+    if least.__class__ is not int or not 1 <= least <= role.num_replicas:
         raise SpecError(
-            f"role `{role.name}` is ready with `at_least={least}` of its {role.num_replicas} replicas",
+            f"role `{role.name}` is ready with `at_least={least!r}` of its {role.num_replicas} replicas",
             hint=f"1 to {role.num_replicas}",
         )
     probe, what, port = given[0], str(getattr(ready, given[0])), ""
     if probe == "tcp":
         port, what = what, ""
     elif probe == "http":
-        named, _, path = what.partition("/")
+        named, slash, path = what.partition("/")
+        if not slash or (named.endswith(":") and path.startswith("/")):
+            hint = "the path of plain HTTP: `/health`, or `metrics:/up` at the port `metrics`"
+            raise SpecError(f"role `{role.name}` is ready by a GET of `{what}`", hint=hint)
         port, what = named.removesuffix(":") or _default_port(role), f"/{path}"
     elif probe == "log":
         what = _extended(what, role.name)
@@ -177,7 +204,8 @@ def _probe(role: Role, ready: Ready, plain: RoleOrder) -> RoleOrder:
         _check_port(role, port)
     if any(ord(c) < 32 or ord(c) == 127 for c in what) or (probe == "http" and " " in what):
         raise SpecError(f"role `{role.name}` is ready by `{what!r}`", hint="omit spaces and control characters")
-    return replace(plain, probe=probe, port=port, what=what, within_s=parse_timeout(ready.within), at_least=least)
+    within_s = parse_timeout(ready.within, f"role `{role.name}`: within")
+    return replace(plain, probe=probe, port=port, what=what, within_s=within_s, at_least=least)
 
 
 def _default_port(role: Role) -> str:
@@ -185,12 +213,11 @@ def _default_port(role: Role) -> str:
 
 
 def _check_port(role: Role, port: str) -> None:
-    if port in role.port_map or (port.isdecimal() and 1 <= int(port) <= 65535):
+    if port in role.port_map or (port.isascii() and port.isdecimal() and 1 <= int(port) <= 65535):
         return
     known = ", ".join(role.port_map) or "it has none"
-    raise SpecError(
-        f"role `{role.name}` is ready at the port `{port}`", hint=f"a number, or a name in its `port_map`: {known}"
-    )
+    which = f"the port `{port}`" if port else "a port, and has none"
+    raise SpecError(f"role `{role.name}` is ready at {which}", hint=f"a number, or a name in its `port_map`: {known}")
 
 
 def _extended(pattern: str, role: str) -> str:
@@ -200,18 +227,16 @@ def _extended(pattern: str, role: str) -> str:
     from torchx.supervisor.probes import to_python
 
     extended = re.sub(r"(\\\\)|\\([dswDS])", lambda m: m[1] or _CLASSES[m[2]], pattern)
+    hint = "use what `grep -E` knows, and \\d, \\s, \\w"
     odd = re.search(r"\(\?|[*+?}][+?]|\\[A-Za-z0-9]", re.sub(r"\\\\|\\[dswDS]", "", pattern))
     try:
         re.compile(to_python(extended))
     except re.error as e:
         raise SpecError(
-            f"role `{role}` is ready by the log `{pattern}`, which is not a valid regular expression: {e}"
+            f"role `{role}` is ready by the log `{pattern}`, which is not a valid regular expression: {e}", hint=hint
         ) from None
     if odd:
-        raise SpecError(
-            f"role `{role}` is ready by the log `{pattern}`, and `{odd[0]}` is not understood",
-            hint="use what `grep -E` knows, and \\d, \\s, \\w",
-        )
+        raise SpecError(f"role `{role}` is ready by the log `{pattern}`, and `{odd[0]}` is not understood", hint=hint)
     return extended
 
 
@@ -220,7 +245,14 @@ def _check_circles(orders: dict[str, RoleOrder]) -> None:
     while left:
         free = {name for name, after in left.items() if not after & left.keys()}
         if not free:
-            raise SpecError(f"roles wait for each other in a circle: {', '.join(sorted(left))}")
+            walk = [next(iter(left))]
+            while walk[-1] not in walk[:-1]:
+                walk.append(next(name for name in orders[walk[-1]].after if name in left))
+            circle = walk[walk.index(walk[-1]) :]
+            raise SpecError(
+                f"roles wait for each other in a circle: {', '.join(circle[:-1])}",
+                hint=f"omit one of them: `{circle[0]}` is after `{circle[1]}`",
+            )
         left = {name: after for name, after in left.items() if name not in free}
 
 
@@ -231,7 +263,9 @@ def _check_macros(role: Role, app: AppDef) -> None:
         known.update(dict.fromkeys(f"{other.name}.port.{name}" for name in other.port_map))
     for macro in macros_in(role):
         if macro not in known:
+            near = nearest(macro, known)
+            shown = ", ".join(f"{MARK}{name}}}" for name in [*known][:_SHOWN])
             raise SpecError(
                 f"role `{role.name}` has `{MARK}{macro}}}`, which is not an address within the job",
-                hint=f"it has {', '.join(f'{MARK}{name}}}' for name in known)}",
+                hint=f"did you mean `{MARK}{near}}}`?" if near else f"it has {shown}{', ...' * (len(known) > _SHOWN)}",
             )

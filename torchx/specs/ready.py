@@ -34,7 +34,7 @@ class Ready:
 
     _brief_repr = True
 
-    tcp: str = ""
+    tcp: str | int = ""
     http: str = ""
     log: str = ""
     file: str = ""

@@ -151,7 +151,7 @@ def _plain(value: Any, path: str, fallback: Fallback | None) -> Any:
         return value
     if kind is float and value - value == 0:  # JSON has neither infinity nor NaN
         return value
-    if kind is list:
+    if kind is list or (kind is tuple and fallback is not None):
         return [_plain(item, f"{path}[{i}]", fallback) for i, item in enumerate(value)]
     if kind is dict:
         for key in value:
@@ -250,7 +250,7 @@ def _read_role(data: Any, path: str) -> Role:
 
 def _read_ready(data: Any, path: str) -> Ready:
     node = _Node(data, path)
-    texts = {name: node.take(name, str, "") for name in PROBES}
+    texts = {name: node.take(name, (str, int) if name == "tcp" else str, "") for name in PROBES}
     ready = Ready(
         **texts, within=node.take("within", str, "5m"), at_least=node.take("at_least", (int, type(None)), None)
     )

@@ -90,7 +90,7 @@ class RoleStatus:
             began = min((r.started_at for r in self.replicas if r.started_at), default=0.0)
             known = began and not any(r.ready_at and r.ready_at == r.ended_at for r in self.replicas)
             when = f" after {duration(ready[self.needs - 1] - began)}" if len(ready) >= self.needs and known else ""
-            begun = any(r.started_at or r.state in _BEGUN for r in self.replicas)
+            begun = bool(ready) or any(r.started_at or r.state in _BEGUN for r in self.replicas)
             word = "ready" if ready else "not ready"
             parts += [f"{word} ({len(ready)} of {self.needs}){when}"] * begun
         return ", ".join([*parts, *["ends the job"] * self.ends_job])

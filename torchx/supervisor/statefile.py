@@ -84,7 +84,7 @@ class JobState:
         facts: constant fields: ``app_id``, ``name``, ``session``, ``handle``, ``host``, ``boot``, ``pidns``, ``logs``,
             ``mark`` (see :func:`torchx.supervisor.proctree.set_mark`).
         roles: names and numbers of replicas of the roles. Indices of replicas count over all roles in this order.
-        first: index of the replica that failed first; -1 if none did.
+        first: index of the replica whose failure ends the job; -1 if none does.
         restarts: how many times a replica, role or application was restarted.
         supervisor: pid of the supervisor.
         guardian: pid and start ticks of the process that ends the job if the supervisor is killed.

@@ -295,9 +295,8 @@ class Supervisor:
             self._restart([*wave, *self._starts.restarts_with(replica.role)], now)
         elif decision == rules.RESTART_APPLICATION:
             self._restart(self.replicas, now)
-        elif self.job.first < 0:
+        elif decision == rules.GIVE_UP:
             self.job.first = replica.index
-        if decision == rules.GIVE_UP:
             self._give_up(FAILED, now)
         self.writer.header_changed()
 
@@ -305,8 +304,6 @@ class Supervisor:
         """Stop these replicas, and restart them together when all their processes are gone."""
         if len(wave) == len(self.replicas):
             self._limit.forget()
-        if any(r.index == self.job.first for r in wave):
-            self.job.first = -1
         mark = object()
         for replica in wave:
             replica.restart = mark

@@ -246,3 +246,13 @@ def answer(status: bytes) -> tuple[int, str]:
 def test_probes_by_http(status: bytes, expected: tuple[int, str]) -> None:
     """By status; what is printed is safe in a line of the job's events."""
     assert answer(status) == expected
+
+
+@pytest.mark.parametrize("said", ["it is up\n", "it is up", "loading\r\nit is up\r\n"])
+def test_probes_by_log(tmp_path: Path, said: str) -> None:
+    """As on this machine: also in a line that is not complete, or ends as on Windows; in what is new in either log."""
+    (tmp_path / "out").write_text("it is up\nloading\n")
+    (tmp_path / "err").write_text(said)
+    script = f"{read_script(attempts.__file__, 'probe.sh')}\nprobe log host 0 '^it is up$' out 9 err"
+    for size, code in ((0, 0), (len(said), 1)):
+        assert subprocess.run(["bash", "-c", f"{script} {size}"], cwd=tmp_path, check=False).returncode == code

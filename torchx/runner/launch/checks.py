@@ -84,7 +84,7 @@ def _check_counts(role: Role) -> None:
                 hint=f"it needs {least} or more, and at most {MAX_REPLICAS:,}",
             )
     least_of = role.min_replicas
-    if least_of is not None and not (isinstance(least_of, int) and 1 <= least_of <= role.num_replicas):
+    if least_of is not None and not (least_of.__class__ is int and 1 <= least_of <= role.num_replicas):
         raise SpecError(
             f"role `{role.name}` has `min_replicas={least_of}` and `num_replicas={role.num_replicas}`",
             hint="`min_replicas` must be between 1 and `num_replicas`",

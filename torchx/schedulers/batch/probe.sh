@@ -11,13 +11,13 @@ probe() {
       [[ -e $4 ]] || { echo "it does not exist"; return 1; }
       return ;;
     log)
-      { tail -c "+$(($6 + 1))" -- "$5" | grep -Eq -e "$4"; } 2>/dev/null && return
-      { tail -c "+$(($8 + 1))" -- "$7" | grep -Eq -e "$4"; } 2>/dev/null && return
+      { tail -c "+$(($6 + 1))" -- "$5" | sed $'s/\r$//' | grep -Eq -e "$4"; } 2>/dev/null && return
+      { tail -c "+$(($8 + 1))" -- "$7" | sed $'s/\r$//' | grep -Eq -e "$4"; } 2>/dev/null && return
       echo "no line of its output matches"
       return 1 ;;
   esac
   # shellcheck disable=SC2016
-  said=$(timeout 5 "$BASH" -c 'exec 3<>"/dev/tcp/$0/$1" || exit
+  said=$(timeout 10 "$BASH" -c 'exec 3<>"/dev/tcp/$0/$1" || exit
     [[ -n $2 ]] || exit 0
     printf "GET %s HTTP/1.0\r\nHost: %s:%s\r\nConnection: close\r\n\r\n" "$2" "$0" "$1" >&3
     read -r answer <&3; echo "=$answer"
@@ -27,7 +27,7 @@ probe() {
     *:=HTTP/*) said=${said#* } said="status ${said%%[!0-9]*}" ;;
     *:=) said="no answer" ;;
     *:=*) said="an answer that is not HTTP" ;;
-    124:*) said="no answer within 5 s" ;;
+    124:*) said="no answer within 10 s" ;;
     *) said=${said##*: } ;;
   esac
   echo "${said//[!a-zA-Z0-9 ]/}"

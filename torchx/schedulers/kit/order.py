@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torchx.specs.order import Addresses
     from torchx.supervisor.layout import OrderRequest
 
+_NAMED = 3  # roles that one waits for
 _WAITING = (AppState.PENDING, AppState.SUBMITTED)
 _BEGUN = (AppState.RUNNING, AppState.SUCCEEDED)
 
@@ -31,7 +32,9 @@ def with_order(facts: JobFacts) -> JobFacts:
     roles = []
     for role in facts.roles:
         order = orders.get(role.name, RoleOrder())
-        why = "; ".join(filter(None, (waits_for(found.get(name), orders[name], name) for name in order.after)))
+        waits = [why for name in order.after if (why := waits_for(found.get(name), orders[name], name))]
+        more = [f"and {len(waits) - _NAMED} more"] if len(waits) > _NAMED else []
+        why = "; ".join([*waits[:_NAMED], *more])
         waiting = [replace(r, reason=why) if r.state in _WAITING and not r.reason else r for r in role.replicas]
         needs = order.at_least if order.probe else 0
         known = replace(role, ends_job=order.ends_job, after=order.after, needs=needs)

@@ -127,9 +127,14 @@ def _folded(facts: JobFacts) -> AppState:
 
 def _fold_roles(facts: JobFacts, *, at_its_end: bool = False) -> AppState:
     """Return the state of the roles together: that of a role which ends the job, once it has ended by itself."""
-    states = [role_state(role, at_its_end=at_its_end) for role in facts.roles]
-    ended = [s for role, s in zip(facts.roles, states, strict=True) if role.ends_job and s in _ENDED]
-    return ended[0] if ended else fold(states)
+    ended = _decisive(facts, at_its_end=at_its_end).values()
+    return next(iter(ended), None) or fold(role_state(role, at_its_end=at_its_end) for role in facts.roles)
+
+
+def _decisive(facts: JobFacts, *, at_its_end: bool = False) -> dict[str, AppState]:
+    """Return the roles that have ended by themselves and end the job, with their states."""
+    states = ((role.name, role_state(role, at_its_end=at_its_end)) for role in facts.roles if role.ends_job)
+    return {name: state for name, state in states if state in _ENDED}
 
 
 def _is_open(role: RoleFacts) -> bool:
@@ -164,6 +169,8 @@ def judge(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ONCE)
     final = state  # the state when the last replica will have ended
     if state is AppState.RUNNING:
         final = _fold_roles(facts, at_its_end=True)
+        if final is AppState.CANCELLED and facts.kind in _OF_THE_JOB and not facts.cancelled:
+            final = AppState.FAILED  # what ends the job ended its replicas, too
     suspects = _suspects(facts, final)
     failures: dict[_Position, Failure] = {}
     culprit = None
@@ -306,6 +313,8 @@ def _sentence(facts: JobFacts, state: AppState, final: AppState, failure: Failur
     elif state is AppState.RUNNING and (facts.cancelled or final is AppState.CANCELLED):
         killed = f", SIGKILL in {facts.kill_in_s:.0f} s" if (facts.kill_in_s or 0) > 0 else ""
         parts = [f"{CANCELLING}{killed}"]
+    elif state is AppState.RUNNING and (over := _decisive(facts)):
+        parts = [f"{' and '.join(over)} ended; the others are being ended", _losses(facts)]
     elif is_terminal(state):
         lost = _losses(facts) if state is AppState.SUCCEEDED else ""
         parts = [facts.reason, *(role.reason for role in facts.roles), lost]

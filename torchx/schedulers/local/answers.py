@@ -28,7 +28,7 @@ def facts_of(job: JobState, folder: str) -> JobFacts:
         lines = job.replicas[index : index + count]
         members = [replica_facts(name, k, line, "localhost" if host == here else host) for k, line in enumerate(lines)]
         # only the supervisor knows whether it will restart failed replicas or continue without them
-        goes_on = not over and job.first < 0
+        goes_on = not over and job.first < 0 and any(member.state is not AppState.SUCCEEDED for member in members)
         # a job that succeeded although some replicas failed must be elastic
         failed = sum(member.state is AppState.FAILED for member in members)
         enough = len(members) - failed if failed and job.state == SUCCEEDED else None

@@ -14,8 +14,9 @@ TIMEOUT = "torchx/timeout"
 _MAX_S = 366 * 86400
 
 
-def parse_timeout(text: str) -> int:
-    """Return a time limit in seconds; raises SpecError unless it has a unit, and is from 1 second to 366 days.
+def parse_timeout(text: str, what: str = "the timeout") -> int:
+    """Return a time limit in seconds; raises SpecError unless it has a unit, and is from 1 second to 366 days. Errors
+    begin with ``what``.
 
     >>> parse_timeout("2h"), parse_timeout("90 s"), parse_timeout("1.5h")
     (7200, 90, 5400)
@@ -27,9 +28,9 @@ def parse_timeout(text: str) -> int:
         hint = "for example `90s`, `45m`, `2h` or `1d12h`"
         if text.strip().isdecimal() and len(text) < 10:
             hint = f"write its unit: `{text.strip()}s`, `{text.strip()}m` or `{text.strip()}h`"
-        raise SpecError(f"the timeout `{text}` is not a length of time", hint=hint)
+        raise SpecError(f"{what} `{text}` is not a length of time", hint=hint)
     if not 1 <= seconds <= _MAX_S:
-        raise SpecError(f"the timeout `{text}` is too {'short' if seconds < 1 else 'long'}", hint="1s to 366d")
+        raise SpecError(f"{what} `{text}` is too {'short' if seconds < 1 else 'long'}", hint="1s to 366d")
     return int(seconds)
 
 

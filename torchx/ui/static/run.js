@@ -143,8 +143,8 @@ export function showRun(main, handle, rows, go) {
   }
 
   function order(role) {
-    const begun = role.replicas.some((replica) => replica.started_at || replica.state === "RUNNING");
     const times = role.replicas.map((replica) => at(replica.ready_at)).filter(Boolean).sort((a, b) => a - b);
+    const begun = times.length || role.replicas.some((replica) => replica.started_at || replica.state === "RUNNING");
     const since = Math.min(...role.replicas.map((replica) => at(replica.started_at) ?? Infinity));
     const when = times.length >= role.ready?.needed && Number.isFinite(since) ? ` after ${span(times[role.ready.needed - 1] - since)}` : "";
     const ready = role.ready && begun && `${times.length ? "" : "not "}ready (${times.length} of ${role.ready.needed})${when}`;
