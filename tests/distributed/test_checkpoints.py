@@ -116,10 +116,22 @@ def test_steps_without_a_file_are_lines(tmp_path: Path) -> None:
         assert not done.stderr
 
 
-def test_an_endless_training() -> None:
-    """Lightning reports infinitely many steps."""
-    code = "from torchx import distributed; distributed.progress(7, float('inf'))"
+@pytest.mark.parametrize(
+    ("given", "step"),
+    [
+        pytest.param("7, float('inf')", 7, id="an endless training, as Lightning reports it"),
+        pytest.param("'7', 'many'", 7, id="text"),
+        pytest.param("7.0, None, loss=10**400", 7, id="a metric beyond all numbers"),
+        pytest.param("float('nan'), 9", None, id="no step"),
+        pytest.param("10**400, 9", None, id="a step beyond all numbers"),
+        pytest.param("[7], 9", None, id="a list"),
+    ],
+)
+def test_odd_reports(given: str, step: int | None) -> None:
+    """They leave no traceback in the output of the job."""
+    code = f"from torchx import distributed; distributed.progress({given})"
     env = {**os.environ, "TORCHX_JOB_ID": "kubernetes://s/a"}
     env.pop("TORCHX_STEPS", None)
     done = subprocess.run([sys.executable, "-c", code], env=env, check=True, capture_output=True)
-    assert done.stdout.startswith(b"::torchx progress step=7 t=") and not done.stderr
+    assert done.stdout.startswith(b"" if step is None else b"::torchx progress step=%d t=" % step) and not done.stderr
+    assert bool(done.stdout) == (step is not None)

@@ -12,7 +12,6 @@ of several ranks, waits for others; all other time is its own.
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import threading
@@ -21,6 +20,7 @@ import time
 from torchx.distributed.ranks import local_rank, rank, world_size
 from torchx.settings import ENV_STEPS, ENV_STRAGGLER, STEPS_LINE, STEPS_SLOT
 from torchx.util.any import Any
+from torchx.util.strings import whole
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,7 +102,9 @@ class Pace:
 
     def _write(self) -> None:
         with self._lock:  # at exit, the thread may still be writing
-            now, step = time.time(), int(self.step)
+            now, step = time.time(), whole(self.step)
+            if step is None:
+                return
             if step != self._last[0]:
                 self._last = (step, now)
             self._add((round(now, 2), step, round(self._busy, 2)))
@@ -110,11 +112,11 @@ class Pace:
                 if self._path:
                     fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
                     try:
-                        os.pwrite(fd, self._record(now), local_rank() * STEPS_SLOT)
+                        os.pwrite(fd, self._record(now, step), local_rank() * STEPS_SLOT)
                     finally:
                         os.close(fd)
                 else:
-                    os.write(1, self._line(now).encode())
+                    os.write(1, self._line(now, step).encode())
             except OSError:
                 pass  # for example a full disk: the job continues without
 
@@ -128,19 +130,16 @@ class Pace:
         if len(points) > _POINTS:
             del points[1 : _POINTS // 2 : 2]
 
-    def _whole(self) -> int | None:
-        """Return the number of all steps; Lightning reports infinity for an endless training."""
-        return int(self.total) if self.total is not None and math.isfinite(self.total) else None
-
-    def _record(self, now: float) -> bytes:
-        numbers = [(k, v) for k, v in self.metrics.items() if isinstance(v, (int, float))]
+    def _record(self, now: float, step: int) -> bytes:
+        metrics = self.metrics.items()
+        numbers = [(k, v) for k, v in metrics if isinstance(v, float) or (isinstance(v, int) and abs(v) < 1 << 53)]
         row = {
             **{
                 "t": round(now, 2),
                 "rank": rank(),
                 "world": world_size(),
-                "step": int(self.step),
-                "total": self._whole(),
+                "step": step,
+                "total": whole(self.total),
             },
             **{"at": round(self._last[1], 2), "began": round(self._began, 2), "slow_s": self._slow_s},
             **{"metrics": dict(numbers[:_MAX_METRICS]), "points": self._points},
@@ -150,7 +149,8 @@ class Pace:
             text = json.dumps({**row, "metrics": {}}, separators=(",", ":"))
         return f"{text:<{STEPS_SLOT - 1}}\n".encode()
 
-    def _line(self, now: float) -> str:
-        total = "" if self._whole() is None else f" total={self._whole()}"
+    def _line(self, now: float, step: int) -> str:
+        count = whole(self.total)
+        total = "" if count is None else f" total={count}"
         where = f"rank={rank()} world={world_size()} slow_s={self._slow_s:g}" if self._several else ""
-        return f"{STEPS_LINE} step={self.step}{total} t={now:.1f} busy={self._busy:.1f} {where}".rstrip() + "\n"
+        return f"{STEPS_LINE} step={step}{total} t={now:.1f} busy={self._busy:.1f} {where}".rstrip() + "\n"

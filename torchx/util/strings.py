@@ -44,6 +44,19 @@ def normalize_str(data: str) -> str:
     return re.sub(r"^[^a-z]+|[^a-z0-9]+$", "", text)
 
 
+def whole(value: object) -> int | None:
+    """Return a count, of steps for example, that a program gave in any form; None if it is none.
+
+    >>> whole("7"), whole(7.0), whole("7.5e3"), whole(-1), whole("x"), whole(float("nan")), whole(10**400)
+    (7, 7, 7500, None, None, None, None)
+    """
+    try:
+        number = int(float(value))  # type: ignore[arg-type]
+    except (ValueError, TypeError, ArithmeticError, RuntimeError):  # RuntimeError: of PyTorch
+        return None
+    return number if 0 <= number < 1 << 53 else None
+
+
 def size_text(count: float) -> str:
     """Format a number of bytes.
 

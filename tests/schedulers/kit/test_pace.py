@@ -108,3 +108,41 @@ def test_lines() -> None:
     assert found[1].total == 100 and [p[1] for p in found[1].points] == [7, 9]
     assert found[1].points[1][0] - found[1].points[0][0] == 10.0
     assert (found[0].points, found[0].slow_s) == ([(4.5, 8, 1.5)], 9.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "step", "total", "metrics"),
+    [
+        pytest.param("step=7.0 total=100.0", 7, 100, {}, id="floats"),
+        pytest.param("step=1,019 total=5,000", 1019, 5000, {}, id="thousands"),
+        pytest.param("step='7', total=\"9\"", 7, 9, {}, id="quotes"),
+        pytest.param("step=7,total=9,loss=0.5", 7, 9, {"loss": 0.5}, id="commas between"),
+        pytest.param("step=7 total=nan", 7, None, {}, id="no total"),
+        pytest.param("step=7 total=0", 7, None, {}, id="total of none"),
+        pytest.param("step=7 total=9 phase=train loss=0.5", 7, 9, {"loss": 0.5}, id="a metric that is no number"),
+        pytest.param("step=7 total=9 t=0.25 loss=1e-4", 7, 9, {"t": 0.25, "loss": 1e-4}, id="a metric named t"),
+        pytest.param(f"step=7 total={10**400}", 7, None, {}, id="total beyond all numbers"),
+    ],
+)
+def test_lines_that_people_write(text: str, step: int, total: int | None, metrics: dict[str, float]) -> None:
+    """What can be read of a line counts, the rest does not hide it."""
+    (one,) = parse_lines("w", 0, [(5.0, f"\033[32m::torchx progress {text}\033[0m\r\n")])
+    assert (one.points, one.total, one.metrics) == ([(5.0, step, 0.0)], total, metrics)
+
+
+@pytest.mark.parametrize("step", ["nan", "inf", "-3", str(10**400), "9" * 5000, "x", ""])
+def test_steps_that_are_none(step: str) -> None:
+    """Neither lines nor files of such steps are read, and they break no status."""
+    assert parse_lines("w", 0, [(5.0, f"::torchx progress step={step} total=9")]) == []
+    row = {"rank": 1, "world": 1, "total": 10**400, "points": [[1.0, 5, 0.5], [2.0, 6, 1.0]], "metrics": {"a": 10**400}}
+    for one in parse_file("w", 0, json.dumps(row).encode()):
+        assert pace_of([one], {}) is not None
+
+
+def test_a_program_that_prints_nothing_any_more_stalls() -> None:
+    """Its newest line is that of its last step: the time since then counts, as long as it runs."""
+    lines = [(float(t), f"::torchx progress step={t} total=500") for t in range(100)]
+    found = parse_lines("w", 0, lines)
+    early, late = pace_of(found, {}, now=300.0), pace_of(found, {}, now=700.0)
+    assert early is not None and (early.stalled_s, early.rate) == (0.0, 1.0)
+    assert late is not None and (late.stalled_s, late.rate, late.left_s) == (601.0, None, None)

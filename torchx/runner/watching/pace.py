@@ -32,9 +32,13 @@ def fill(status: AppStatus, backend: Scheduler[Any], app_id: str) -> None:
             ranks = backend.steps(app_id)
         if not ranks and status.state == AppState.RUNNING and backend.capabilities.logs:
             there = [(one.role, one.id) for one in replicas if one.state == AppState.RUNNING]
-            if ranks := _printed(backend, app_id, there[:1]):
-                ranks += _printed(backend, app_id, there[1:_MAX_REPLICAS])
-    status.pace = pace_of(ranks, {(one.role, one.id): one.hostname for one in replicas})
+            first = [*{role: (role, k) for role, k in reversed(there)}.values()]
+            if ranks := _printed(backend, app_id, first):
+                ranks += _printed(backend, app_id, [one for one in there if one not in first][:_MAX_REPLICAS])
+    began = max((one.started_at or 0.0 for one in replicas), default=0.0)
+    reports = any(one.points[-1][0] >= began for one in ranks)  # and not only an earlier attempt
+    now = time.time() if reports and status.state == AppState.RUNNING else 0.0
+    status.pace = pace_of(ranks, {(one.role, one.id): one.hostname for one in replicas}, now)
     if status.pace is not None and status.is_terminal():
         status.pace.slow = status.pace.left_s = None
         status.pace.stalled_s = 0.0

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from torchx.settings import STEPS_LINE, STEPS_SLOT
 from torchx.specs.pace import JobPace, SlowRank
 from torchx.util.records import dataclass, field
+from torchx.util.strings import whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +22,8 @@ _FACTOR, _HALF_FACTOR = 1.8, 1.4  # of a straggler: over the whole time, and in 
 _SHARE = 0.25  # the time of the job that a straggler costs, at least
 _FEW_STEPS = 8
 _STALLED_STEPS = 10
-_WORD = re.compile(r"(\w+)=([-+.\w]+)")
+_END = 1e11  # in Unix time
+_WORD = re.compile(r"""(\w+)=["']?([-+]?\d{1,3}(?:,\d{3})+|[-+.\w]+)""")
 _TORCHRUN = re.compile(r"\[\D*(\d+)\]:")  # the prefix of lines of a rank
 
 
@@ -63,13 +65,14 @@ def parse_file(role: str, replica: int, data: bytes) -> list[Rank]:
     for at in range(0, len(data), STEPS_SLOT):
         try:
             row = json.loads(data[at : at + STEPS_SLOT].rstrip(b"\0"))
-            points = [(float(t), int(step), float(busy)) for t, step, busy in row["points"]]
+            points = [(float(t), int(step), float(busy)) for t, step, busy in row["points"] if whole(step) is not None]
             metrics = {str(k): float(v) for k, v in (row.get("metrics") or {}).items()}
             one = Rank(int(row["rank"]), role, replica, points=points, metrics=metrics)
+            one.total = whole(row.get("total")) or None
             for name, value in row.items():
-                if name in ("world", "total", "at", "began", "slow_s") and isinstance(value, (int, float)):
+                if name in ("world", "at", "began", "slow_s") and isinstance(value, (int, float)):
                     setattr(one, name, value)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError, RecursionError):
             continue
         if one.points:
             found.append(one)
@@ -93,18 +96,20 @@ def parse_lines(role: str, replica: int, lines: Iterable[tuple[float, str]]) -> 
         head, mark, rest = line.partition(STEPS_LINE)
         if not mark:
             continue
-        words = dict(_WORD.findall(rest))
-        numbered = _TORCHRUN.search(head)
-        try:
-            number = int(words.pop("rank", numbered[1] if numbered else replica))
-            point = (float(words.pop("t", written)), int(words.pop("step")), float(words.pop("busy", 0.0)))
-            one = found.setdefault(number, Rank(number, role, replica, began=point[0]))
-            total, one.world = words.pop("total", ""), int(words.pop("world", 0))
-            one.slow_s = float(words.pop("slow_s", one.slow_s))
-            one.total = int(total) if total else one.total
-            one.metrics = {name: float(value) for name, value in words.items()}
-        except (ValueError, KeyError):
+        words = {name: value.replace(",", "") for name, value in _WORD.findall(rest)}
+        step, total = whole(words.pop("step", None)), whole(words.pop("total", None))
+        if step is None:
             continue
+        numbered = _TORCHRUN.search(head)
+        number = whole(words.pop("rank", numbered[1] if numbered else None))
+        number = replica if number is None else number
+        point = (written, step, 0.0)
+        if "busy" in words:  # by `torchx.distributed`
+            point = (_seconds(words.pop("t", ""), written), step, _seconds(words.pop("busy"), 0.0))
+        one = found.setdefault(number, Rank(number, role, replica, began=point[0]))
+        one.total, one.world = total or one.total, whole(words.pop("world", None)) or 0
+        one.slow_s = _seconds(words.pop("slow_s", ""), one.slow_s)
+        one.metrics = {name: value for name, text in words.items() if (value := _number(text)) is not None}
         if one.points and point[1] < one.points[-1][1]:  # another attempt
             one.points = []
         if not one.points or point[1] > one.points[-1][1]:
@@ -113,8 +118,23 @@ def parse_lines(role: str, replica: int, lines: Iterable[tuple[float, str]]) -> 
     return [one for one in found.values() if one.points]
 
 
-def pace_of(ranks: Sequence[Rank], hosts: Mapping[tuple[str, int], str]) -> JobPace | None:
-    """Return how far a job is, and its slowest rank; None without reports. ``hosts``: by role and replica."""
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _seconds(text: str, default: float) -> float:
+    found = _number(text)
+    return found if found is not None and 0 <= found < _END else default
+
+
+def pace_of(ranks: Sequence[Rank], hosts: Mapping[tuple[str, int], str], now: float = 0.0) -> JobPace | None:
+    """Return how far a job is, and its slowest rank; None without reports. ``hosts``: by role and replica.
+
+    ``now``: the time, if the job runs: programs without torchx report only when they have done a step.
+    """
     if not ranks:
         return None
     began = max(one.began for one in ranks)
@@ -123,11 +143,11 @@ def pace_of(ranks: Sequence[Rank], hosts: Mapping[tuple[str, int], str]) -> JobP
     ranks = sorted((r for r in ranks if r.points[-1][0] >= began and r.world == world), key=lambda r: (r.role, r.rank))
     if not ranks:
         return None
-    first, now = ranks[0], max(one.points[-1][0] for one in ranks)
+    first, at = ranks[0], max(one.points[-1][0] for one in ranks)
     last = min(ranks, key=lambda one: one.points[-1][1])
     step = last.points[-1][1]
-    found = JobPace(step, first.total, len(ranks), now, _rate(last), metrics=first.metrics)
-    quiet_s = now - max(one.at for one in ranks)
+    found = JobPace(step, first.total, len(ranks), at, _rate(last), metrics=first.metrics)
+    quiet_s = (max(at, now) if at else 0.0) - max(one.at for one in ranks)
     usual_s = 1 / found.rate if found.rate else 0.0
     over = first.total is not None and step >= first.total
     if quiet_s > max(first.slow_s, _STALLED_STEPS * usual_s) and not over:
