@@ -102,6 +102,8 @@ def test_a_question_before_a_large_job(torchx: Call, project: Path, limit: str) 
     assert "8 GPUs without a time limit" in torchx("run", "--gpu", "8", "--", "true").err
     sweep = ("sweep", "--gpu", "1", "--timeout", "4h", "--grid", "x=1,2,3")
     assert "3 x 1 GPU x 4 h = 12 GPU-hours" in torchx(*sweep, "--", "echo", "{x}").err
+    chain = torchx(*GPUS, "2h", "--total", "5d", "--", "true").err
+    assert "8 GPUs x 5 d = 960 GPU-hours" in chain, "all pieces count, however often the job may fail"
     assert not runs(torchx)
     assert torchx(*GPUS, "2h", "--yes", "--", "true").code == 0
     assert torchx("rerun", "@last").code == 2
@@ -120,8 +122,9 @@ def test_a_person_is_asked(torchx: Call, project: Path) -> None:
     assert [run["state"] for run in runs(torchx)] != []
 
 
-def test_a_limit_that_is_not_a_number(torchx: Call, project: Path) -> None:
-    (project / ".torchxconfig").write_text("[cli]\nmax_gpu_hours = many\n")
+@pytest.mark.parametrize("limit", ["many", "nan", "-5", "1,000", ""])
+def test_a_limit_that_is_not_a_number(torchx: Call, project: Path, limit: str) -> None:
+    (project / ".torchxconfig").write_text(f"[cli]\nmax_gpu_hours = {limit}\n")
     outcome = torchx(*GPUS, "2h", "--", "true")
     assert (outcome.code, outcome.hint()) == (2, "a number, such as 100")
     assert default_registry().list() == []

@@ -25,6 +25,8 @@ from torchx.specs import (
     is_terminal,
 )
 from torchx.specs.failures import Failure, parse_failure
+from torchx.specs.status import seconds_of_attempts
+from torchx.specs.wishes.retries import Attempt
 
 
 def role(name: str, states: list[AppState], errors: dict[int, str] | None = None) -> RoleStatus:
@@ -295,3 +297,21 @@ def test_a_message_that_is_the_cause_is_said_once() -> None:
     page = judged(AppStatus(AppState.FAILED, msg="a/0 failed first: exit code 1: E: 0", roles=roles)).format()
     assert page.count("E: 0") == 1
     assert "cause:    a/0 on host0: exit code 1: E: 0" in page
+
+
+@pytest.mark.parametrize(
+    ("again", "started", "spans"),
+    [
+        pytest.param(True, 300.0, [100.0, 50.0, 120.0], id="the last piece succeeded, after a time in a queue"),
+        pytest.param(True, 210.0, [100.0, 50.0], id="the next piece has not started"),
+        pytest.param(False, 211.0, [100.0, 50.0], id="no piece follows"),
+    ],
+)
+def test_time_of_attempts(again: bool, started: float, spans: list[float]) -> None:
+    """Those that have ended are on record; the one that runs, or was the last, counts too."""
+    attempts = [Attempt(started=10.0, ended=110.0, again=True, total=600.0, used=100.0)]
+    attempts.append(Attempt(started=200.0, ended=250.0, again=again, total=600.0, used=150.0))
+    roles = [RoleStatus("r", [ReplicaStatus(k, AppState.SUCCEEDED, "r", "", started_at=started + k) for k in range(2)])]
+    assert seconds_of_attempts(attempts, roles, 420.0) == spans
+    page = AppStatus(AppState.SUCCEEDED, roles=roles, attempts=attempts, ended_at=420.0).format()
+    assert f" of 10 min used by {len(spans)} pieces\n" in page

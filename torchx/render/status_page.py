@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchx.specs.failures import Failure, parse_failure
 from torchx.specs.states import AppState, is_terminal, state_text
+from torchx.specs.status import seconds_of_attempts
 from torchx.util.datetime import duration
 from torchx.util.strings import size_text
 from torchx.util.term import printable
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torchx.specs.status import AppStatus, ReplicaStatus, RoleStatus
-    from torchx.specs.wishes.retries import Attempt
 
 _MAX_FULL_ROLE = 8  # larger roles list only the replicas in one of the states below
 _MAX_LISTED = 10
@@ -43,7 +43,7 @@ def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = F
         lines += _labelled(label, printable(status.hang))
     for label, text in () if status.pace is None else status.pace.lines():
         lines += _labelled(f"{label}:".ljust(9), text)
-    lines += _attempts(status.attempts)
+    lines += _attempts(status)
     if status.ui_url:
         lines.append(_place(status.ui_url))
     lines += _used(status) if status.usage else ()
@@ -67,17 +67,20 @@ def _used(status: AppStatus) -> Iterator[str]:
             yield f"used:     {label}{text}{f'; `{options}` would do' if options else ''}"
 
 
-def total_used(attempts: list[Attempt]) -> str:
+def total_used(status: AppStatus) -> str:
     """Return how much of its total a chain of pieces has used; empty if it is none."""
+    attempts = status.attempts
     if not attempts or not attempts[-1].total:
         return ""
-    pieces = "1 piece" if len(attempts) == 1 else f"{len(attempts):,} pieces"
-    return f"{duration(attempts[-1].used)} of {duration(attempts[-1].total)} used by {pieces}"
+    spans = seconds_of_attempts(attempts, status.roles, status.ended_at or time.time())
+    pieces = "1 piece" if len(spans) == 1 else f"{len(spans):,} pieces"
+    return f"{duration(sum(spans))} of {duration(attempts[-1].total)} used by {pieces}"
 
 
-def _attempts(attempts: list[Attempt]) -> Iterator[str]:
+def _attempts(status: AppStatus) -> Iterator[str]:
     """Yield the last attempts: end time, duration, failure class and cause, and what the next attempt changed."""
-    if text := total_used(attempts):
+    attempts = status.attempts
+    if text := total_used(status):
         yield f"total:    {text}"
     if attempts:
         yield "attempts:"

@@ -127,7 +127,7 @@ def _run_document(runner: Runner, handle: str) -> dict[str, Any]:
         "run": run_fields(run) if run else None,
         "status": status_fields(status) if status else None,
         "timeline": timeline(status, run.created_at if run else None) if status else None,
-        "total": total_used(status.attempts) if status else "",
+        "total": total_used(status) if status else "",
         "pace": status.pace.lines() if status and status.pace else [],
         "as_of": iso(status.as_of) if status else None,
         "tasks": _tasks(runner, handle, status.tasks) if status and status.tasks is not None else None,

@@ -130,3 +130,17 @@ def test_what_was_seen_by_those_who_looked():
     ]
     assert look(140.0, 3.0, 6, third) == [], "the same sample again"
     assert look(9000.0, 3.0, 6, third)[0].attempts[0].seconds == 340.0, "nothing is known of the hours between"
+
+
+def test_a_role_that_asked_for_nothing(registry):
+    """The estimates of a role without resources are not compared with what it used, and are not unused."""
+    app = AppDef("a", [Role("w", "img")])
+    handle = "slurm://torchx/bare"
+    new = NewRun(scheduler="slurm", session="torchx", name="bare", handle=handle, app=appdef_to_dict(app))
+    registry.submitted(registry.begin(new), handle)
+    registry.saw(handle, AppState.SUCCEEDED)
+    registry.tag(handle, {metrics.TAG: json.dumps([["w", 0, 8, None, [[0, 0.1, 20 << 20, None, 3600.0, None]]]])})
+    run = registry.get(handle)
+    [usage] = fit.compare(run, metrics.on_record(run), None, None)
+    assert (usage.memory_asked, usage.cpus_asked, str(usage), usage.enough()) == (None, None, "", {})
+    assert fit.wasteful(registry, RunQuery()) == []

@@ -61,6 +61,8 @@ def asked(app: AppDef, limit_s: float | None, tasks: int = 1) -> Asked:
     """Return what a job asks for; ``limit_s`` is the time limit of the run options, if the job has none of its own."""
     wishes = Wishes.of(app)
     gpus = sum(max(role.resource.gpu, 0) * role.num_replicas for role in app.roles)
+    if wishes.retry and wishes.retry.total:
+        return Asked(tasks, gpus, wishes.retry.total_s)
     retries = sum(max(rule.times, 0) for rule in wishes.retry.rules) if wishes.retry else 0
     return Asked(tasks, gpus, wishes.timeout_s or limit_s, 1 + retries)
 
@@ -73,7 +75,9 @@ def check(info: AppDryRunInfo[Any], backend: Scheduler[Any], tasks: int = 1) -> 
     try:
         most = float(entry.text)
     except ValueError:
-        raise ConfigError(f"{entry.where()}: `{KEY}` is `{entry.text}`", hint="a number, such as 100") from None
+        most = -1.0
+    if not most >= 0:  # or NaN
+        raise ConfigError(f"{entry.where()}: `{KEY}` is `{entry.text}`", hint="a number, such as 100")
     found = asked(info._app, backend.time_limit_s(info._cfg), tasks)
     hours = found.hours()
     if hours is None or hours > most:

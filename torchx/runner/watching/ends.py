@@ -12,6 +12,7 @@ from torchx.schedulers.kit.abilities import RunsTasks
 from torchx.settings import FIRST_SAMPLE_S
 from torchx.specs.api import AppStatus, is_terminal
 from torchx.specs.handles import JobId
+from torchx.specs.status import seconds_of_attempts
 
 _MAX_TASKS = 2000
 
@@ -45,7 +46,8 @@ def keep(
 
 def _attempts_s(found: AppStatus | DescribeAppResponse) -> float | None:
     """Return how long all attempts ran together; None if it ran once."""
-    spans = [attempt.ended - attempt.started for attempt in found.attempts if attempt.started]
+    roles = found.roles if isinstance(found, AppStatus) else found.roles_statuses
+    spans = seconds_of_attempts(found.attempts, roles, found.ended_at or 0.0)
     return sum(spans) if len(spans) > 1 else None
 
 

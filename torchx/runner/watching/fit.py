@@ -79,7 +79,7 @@ def wasteful(registry: RunRegistry, query: RunQuery) -> list[Waste]:
         app = run.appdef() if run is not None else None
         if run is None or app is None or not (used := on_record(run)):
             continue
-        resources = {role.name: role.resource for role in app.roles}
+        resources = {role.name: role.resource for role in app.roles if not role.resource.is_unset}
         waste = Waste(run, options=" ".join(_enough(run, used)))
         for one in used:
             resource = resources.get(one.role, Resource(0, 0, 0))
@@ -102,7 +102,7 @@ def _enough(run: Run, used: list[ReplicaMetrics]) -> list[str]:
 def _usage(
     app: AppDef, name: str, replicas: list[ReplicaMetrics], limit_s: float | None, seconds: float | None
 ) -> RoleUsage:
-    resource = next((role.resource for role in app.roles if role.name == name), None)
+    resource = next((one.resource for one in app.roles if one.name == name and not one.resource.is_unset), None)
     attempts = [attempt for one in replicas for attempt in one.summary()]
     gpus = [attempt.gpu for attempt in attempts if attempt.gpu is not None]
     memory_mb = resource.memMB if resource is not None else -1

@@ -182,7 +182,7 @@ class Page(Screen[None]):
             trace = printable(failure.traceback.strip(), lines=True).splitlines()[-_CAUSE_LINES:]
             lines += [f"  {line}" for line in trace if line.strip(" ^~") and line.strip() not in message]
         lines += [f"{printable(role.role)}: {printable(role.order())}" for role in status.roles if role.order()]
-        total = total_used(status.attempts)
+        total = total_used(status)
         paces = [*(status.pace.lines() if status.pace else ()), *([("total", total)] if total else [])]
         lines += [f"{label}: {text}" for label, text in paces]
         lines = [line for line in lines if line]
