@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from torchx.errors import SpecError
 from torchx.runs import NewRun, RunQuery, usage
 from torchx.specs import AppState
 
@@ -164,3 +165,12 @@ def test_a_hundred_thousand_runs(registry):
         assert time.process_time() - began < 0.5
         assert sum(row.runs for row in found) == 100_000
         assert sum(row.gpu_hours for row in found) == pytest.approx(100_000 * 16 / 6)
+
+
+@pytest.mark.parametrize("by", ["week", "", "no_such_column", "name, user"])
+def test_an_unknown_group_leaves_the_record_alone(registry, by):
+    """It is refused by name; SQLite would say that a column is missing, as of a damaged file."""
+    run(registry, "a", begun=T - 3600, ended=T)
+    with pytest.raises(SpecError, match=f"cannot be grouped by `{by}`"):
+        usage.used(registry, by, None, now=T)
+    assert used(registry) == {"a": (1, 16.0, 0)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
+from torchx.errors import SpecError
 from torchx.runs.records import size_of
 from torchx.util.foreign import loads
 from torchx.util.records import dataclass
@@ -69,6 +70,8 @@ def worked(registry: RunRegistry, handle: str, busy_s: float) -> None:
 
 def used(registry: RunRegistry, by: str, since: float | None, *, now: float | None = None) -> list[Used]:
     """Return what all runs on record have used since then, by one of :data:`GROUPS` and scheduler."""
+    if by not in GROUPS:
+        raise SpecError(f"usage cannot be grouped by `{by}`", hint=f"one of: {', '.join(GROUPS)}")
     store = registry.store()
     if found := store.rows(_SIZELESS):
         sizes = [(*_size(text), run_id) for run_id, text in found]
