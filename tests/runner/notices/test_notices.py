@@ -22,7 +22,7 @@ from torchx.runner.notices import plans
 from torchx.runner.notices.channels import settings_of
 from torchx.schedulers.kit import notices as ways
 from torchx.schedulers.kit.notices import Notice, deliver
-from torchx.specs import AppDef, AppState
+from torchx.specs import AppDef, AppState, AppStatus
 from torchx.specs.wishes.notices import NOTIFY, NOTIFY_ON, hang_event
 
 NOTICE = Notice("end", "x://s/a", "train", "FAILED", "state:    FAILED\ncause:    r/0: exit code 3\n")
@@ -105,9 +105,9 @@ def test_each_event_once(runner, jobs, hooks, config, monkeypatch, on, ends, eve
     assert os.listdir(os.path.dirname(plans.plan_path(handle))) == []
 
 
-def test_alarms_that_the_job_tells_itself():
+@pytest.mark.parametrize("seen", ["no output for 10 min: x", "idle for 10 min: at most 0.01 processors in use"])
+def test_alarms_that_the_job_tells_itself(seen):
     """The job sends them while it runs; after its end, those that failed are due, for each channel separately."""
-    seen = "no output for 10 min: x"
     plan = {"job": True, "on": ["hang"], "channels": {"slack": {}, "mail": {}}, "sent": {}}
     assert plans.due_events(plan, AppState.RUNNING, seen) == []
     sender._note(plan, {f"{hang_event(seen)}/slack": "", f"{hang_event(seen)}/mail": "no answer", "slack": ""})
@@ -117,9 +117,18 @@ def test_alarms_that_the_job_tells_itself():
     assert plans.due_events(plan, AppState.FAILED, seen) == []
 
 
-def test_alarms_in_the_same_words(monkeypatch):
+def test_what_an_alarm_is_called():
+    """By what the job does not do; one that went on is none."""
+    for seen, word in (("no output for 10 min: x", "SILENT"), ("idle for 10 min: y", "IDLE")):
+        notice = Notice.of("hang", "x://s/a", "t", AppStatus(AppState.RUNNING, hang=seen))
+        assert notice.title == f"{word}: t (x://s/a)"
+        plan: dict[str, Any] = {"on": ["hang"], "channels": {"slack": {}}, "sent": {}}
+        assert plans.due_events(plan, AppState.RUNNING, f"it went on; before that, {seen}") == []
+
+
+@pytest.mark.parametrize("seen", ["no output for 10 min: x", "idle for 10 min: at most 0.01 processors in use"])
+def test_alarms_in_the_same_words(monkeypatch, seen):
     """Each alarm is sent once; a sender that is started at the end does not repeat them."""
-    seen = "no output for 10 min: x"
     plan: dict[str, Any] = {"on": ["hang"], "channels": {"slack": {}}, "sent": {}}
     for alarm, due in (("7", 1), ("7", 0), ("9", 1), ("", 0)):
         monkeypatch.setenv("TORCHX_ALARM", alarm)

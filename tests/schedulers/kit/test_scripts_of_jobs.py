@@ -27,6 +27,7 @@ from torchx.schedulers.kit.tasks import (
 )
 from torchx.specs.api import AppDef, AppState, Role
 from torchx.specs.tasks import TaskList, TaskTable
+from torchx.specs.wishes.idle import IDLE
 from torchx.specs.wishes.retries import RETRY
 from torchx.specs.wishes.watchdog import WATCHDOG
 
@@ -132,6 +133,7 @@ def test_values_of_a_task_in_a_shell() -> None:
         (AppDef("a", [Role("w", "img", max_retries=1)]), "cannot have retries"),
         (AppDef("a", [Role("w", "img")], metadata={RETRY: "oom:1"}), "cannot have retries"),
         (AppDef("a", [Role("w", "img")], metadata={WATCHDOG: "60s"}), "cannot have a watchdog"),
+        (AppDef("a", [Role("w", "img")], metadata={IDLE: "60s"}), "idle tasks of a sweep on `x` are not detected"),
         (None, "a task has 0 replicas"),
     ],
 )

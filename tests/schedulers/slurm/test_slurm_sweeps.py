@@ -604,6 +604,10 @@ def test_what_is_refused(cluster: Cluster, scheduler: SlurmScheduler) -> None:
         submit(scheduler, "true", 2, env={"TOKEN": Secret("env:TOKEN")})
     with pytest.raises(NotSupportedError, match="not started again"):
         submit(scheduler, "true", 2, max_retries=1)
+    for metadata in {"torchx/watchdog": "10m"}, {"torchx/idle": "10m"}:
+        app = AppDef("a", [Role("w", "", entrypoint="true")], metadata=metadata)
+        with pytest.raises(NotSupportedError, match="not watched"):
+            scheduler.check_tasks(scheduler.submit_dryrun(app, {}), TaskList(names=["n"], points=[("1",)]))
     cluster.program("sbatch", "#!/bin/sh\necho 'sbatch: error: invalid partition specified: x' >&2; exit 1\n")
     with pytest.raises(BackendError, match="invalid partition"):
         submit(scheduler, "true", 2)

@@ -26,7 +26,7 @@ from torchx.settings import make_private, torchx_home
 from torchx.specs.api import AppDef, AppState, is_terminal
 from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.notices import hang_event
-from torchx.specs.wishes.watchdog import SILENT
+from torchx.specs.wishes.watchdog import ALARMS
 from torchx.supervisor.at_end import ALARM
 from torchx.util.notices import logger
 from torchx.util.procs import own_program
@@ -126,7 +126,7 @@ def due_events(plan: dict[str, Any], state: AppState, hang: str = "") -> list[st
     events = []
     if "start" in plan["on"] and state in _STARTED:
         events.append("start")
-    if "hang" in plan["on"] and hang.startswith(SILENT) and not plan.get("job"):
+    if "hang" in plan["on"] and hang.startswith(ALARMS) and not plan.get("job"):
         events.append(_alarm(plan, hang_event(hang)))
     if is_terminal(state) and ("end" in plan["on"] or ("fail" in plan["on"] and state is AppState.FAILED)):
         events.append("end")

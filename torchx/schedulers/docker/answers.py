@@ -106,7 +106,7 @@ def describe(job: Job, client: Any | None = None) -> DescribeAppResponse:
     facts = facts_of(job, past, definition=job.roles(), attempts=attempts, hang=hang, why=why)
     if past is None:
         return verdict.describe(facts)
-    if any(c.mark.final for c in job.containers) and len(attempts) <= gangs.waves(job):
+    if any(c.mark.final and not c.mark.silent for c in job.containers) and len(attempts) <= gangs.waves(job):
         facts = replace(facts, notes=[*facts.notes, _NO_DECISION])
     # Evidence takes four calls per replica: examine a second one only if the first is not the cause.
     return verdict.describe(facts, Look(client, job, past, attempts), at_once=1)

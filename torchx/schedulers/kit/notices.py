@@ -52,7 +52,8 @@ class Notice:
     @property
     def title(self) -> str:
         """The notice in one line."""
-        return f"{'SILENT' if self.event == 'hang' else self.state}: {self.name} ({self.handle})"
+        alarm = "IDLE" if "\nidle: " in self.text else "SILENT"
+        return f"{alarm if self.event == 'hang' else self.state}: {self.name} ({self.handle})"
 
     @classmethod
     def of(cls, event: str, handle: str, name: str, status: AppStatus) -> Notice:

@@ -37,6 +37,8 @@ def only_role(app: AppDef | None, backend: str, *, timeout: bool = False) -> Rol
         raise NotSupportedError(f"tasks of a sweep on `{backend}` cannot have retries")
     if wishes.watchdog:
         raise NotSupportedError(f"tasks of a sweep on `{backend}` cannot have a watchdog", hint="omit `--watchdog`")
+    if wishes.idle:
+        raise NotSupportedError(f"idle tasks of a sweep on `{backend}` are not detected", hint="omit `--idle`")
     if wishes.timeout_s and not timeout:
         raise NotSupportedError(f"tasks of a sweep on `{backend}` cannot have a time limit")
     return roles[0]

@@ -105,6 +105,8 @@ def check(request: SlurmBatchRequest, app: AppDef | None) -> None:
         raise NotSupportedError("the tasks of job arrays have no spare nodes")
     if request.retry or request.max_retries:
         raise NotSupportedError("the tasks of job arrays are not started again")
+    if request.is_watched:
+        raise NotSupportedError("the tasks of job arrays are not watched", hint="omit `--watchdog` and `--idle`")
     if request.order and not is_whole(request):
         raise NotSupportedError("a task with one replica has no `ready` or `ends_job`", hint="omit them")
     replicas = request.replicas.values()

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 WATCHDOG = "torchx/watchdog"
 """Metadata key of the watchdog setting, for example ``10m:cancel``."""
 
-SILENT = "no output for "
-"""Beginning of the sentence that reports a currently silent job."""
+ALARMS = ("no output for ", "idle for ")
+"""Beginnings of the sentences that report a job that is silent, or idle, now."""
 
 ACTIONS = ("stacks", "cancel", "retry")
 _MIN_S, _MAX_S = 2, 366 * 86400
