@@ -14,6 +14,7 @@ import pytest
 import torchx.cli
 from torchx.runner import get_runner
 from torchx.runner.ground.registry import run_registry
+from torchx.runner.launch.log_place import place
 from torchx.runner.watching import archive
 from torchx.runs import unkept
 from torchx.schedulers.kit.logs import LogQuery
@@ -99,6 +100,7 @@ def test_the_time_of_a_line(torchx: Call, project: Path) -> None:
     ).out.strip()
     torchx("wait", handle)
     whole = torchx("log", handle, "--timestamps", "--raw", "--no-prefix").out
+    plain = torchx("log", handle, "--raw", "--no-prefix").out
     for what in ("10%", "done"):
         (row,) = torchx("log", "--search", what).out.splitlines()
         _, at, line = row.split(" ", 2)
@@ -106,6 +108,8 @@ def test_the_time_of_a_line(torchx: Call, project: Path) -> None:
     until(lambda: [*(project / "kept").rglob("*.log.gz")])
     shutil.rmtree(torchx_home("local"))
     assert torchx("log", handle, "--timestamps", "--raw", "--no-prefix").out == whole
+    assert torchx("log", handle, "--raw", "--no-prefix").out == plain, "no times within a line, either"
+    assert torchx("log", handle, "--raw", "--no-prefix", "--regex", "20%").out == "10%\r20%\rdone\n"
     (found,) = (json.loads(row) for row in torchx("log", "--search", "needle", "--json").out.splitlines())
     assert found["time"].startswith("20") and found["line"].endswith("needle") and len(found["line"]) <= 65536
 
@@ -118,11 +122,38 @@ def test_without_the_wish_nothing_is_kept(torchx: Call, project: Path) -> None:
 
 @pytest.mark.parametrize("text", ["always", "End"])
 def test_an_unknown_wish(torchx: Call, project: Path, text: str) -> None:
-    """The job runs; its end is reported with one line about the config file."""
+    """Nothing is submitted: one line about the config file."""
     (project / ".torchxconfig").write_text(f"[logs]\nkeep = {text}\n")
     outcome = torchx("run", "--wait", "utils.echo")
-    assert f".torchxconfig:2: `keep` is `{text}`" in outcome.err
+    assert outcome.code == 2 and f".torchxconfig:2: `keep` is `{text}`" in outcome.err
     assert "Traceback" not in outcome.err
+    (project / ".torchxconfig").unlink()
+    assert not runs(torchx)
+
+
+def test_a_relative_folder(project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is the same one from everywhere: beside the config file."""
+    (project / ".torchxconfig").write_text("[logs]\nto = kept\n")
+    monkeypatch.setenv("TORCHXCONFIG", str(project / ".torchxconfig"))
+    for folder in (project, tmp_path):
+        monkeypatch.chdir(folder)
+        assert place() == (f"{project}/kept", False)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"no gzip", gzip.compress(b"- line\n" * 9000)[:60], b"\x1f\x8b\x08" + b"x" * 60],
+    ids=["text", "cut", "odd"],
+)
+def test_a_damaged_file(torchx: Call, project: Path, kept: list[str], data: bytes) -> None:
+    """It is named in one line, and a search goes on without it."""
+    for file in (project / "kept").rglob("sh-0.log.gz"):
+        file.write_bytes(data)
+    outcome = torchx("log", f"{kept[0]}/sh/0")
+    assert outcome.code == 4 and "sh-0.log.gz` cannot be read: " in outcome.err
+    (project / "kept" / "local_cwd" / "torchx" / kept[1].split("/")[-1] / "sh-0.log.gz").unlink()
+    found = torchx("log", "--search", "step 3")
+    assert found.code == 0 and f"{kept[1]}/sh/1" in found.out
 
 
 @pytest.mark.parametrize("to", ["memory://bucket/logs", "file://{}/new/logs"])

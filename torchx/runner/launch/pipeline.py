@@ -88,6 +88,10 @@ def dry_run(
     from torchx.schedulers.api import ResolvedCfg, validate
 
     values = {key: setting.value for key, setting in settings.items()}
+    if files and "logs" in files.names():
+        from torchx.runner.launch.log_place import place
+
+        place()  # a mistake there is reported before the job runs
     _add_uv(app, files)
     if app.metadata:
         _check_metadata(app, scheduler, backend, settings)  # before anything is built

@@ -14,35 +14,21 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
-from torchx.config import active_profile, load_files, warn_of_unknown
 from torchx.errors import BackendError, ConfigError, NotFoundError, NotSupportedError
 from torchx.runner.ground.registry import read_run
+from torchx.runner.launch.log_place import SECTION, place
 from torchx.schedulers.api import Scheduler, open_logs
 from torchx.schedulers.kit.logs import LogQuery, Stream
-from torchx.settings import make_private, torchx_home
+from torchx.settings import make_private
 from torchx.specs.api import UnknownAppException
 from torchx.util.redaction import redact
 
 if TYPE_CHECKING:
     _Replicas = Sequence[tuple[str, int]]
 
-SECTION, KEYS = "logs", ("keep", "to")
 _LONGEST = 1 << 16  # a longer line comes in pieces
 _NAME = re.compile(r"(.+)-(\d+)\.log\.gz")
-
-
-def place() -> tuple[str, bool]:
-    """Return the folder or URL of the archive, and whether logs are kept at the end of each run."""
-    section = load_files().section(SECTION, active_profile())
-    for key in section.keys() - set(KEYS):
-        warn_of_unknown(SECTION, key, f"`[{SECTION}]` has no key", KEYS)
-    keep = section.get("keep")
-    if keep is not None and keep.text.strip() not in ("end", "no"):
-        raise ConfigError(
-            f"{keep.where()}: `keep` is `{keep.text}`", hint="`end` keeps the logs of each run at its end"
-        )
-    to = section["to"].text.strip() if "to" in section else ""
-    return os.path.expanduser(to or torchx_home("logs")), keep is not None and keep.text.strip() == "end"
+_STATE = re.compile(r"\r\d{4}-\d\d-\d\dT[\d:.]+Z ")  # the time of a further state of a progress bar
 
 
 def keep(backend: Scheduler[Any], app_id: str, handle: str) -> int:
@@ -107,10 +93,12 @@ def _chosen(stamped: Iterable[str], query: LogQuery) -> Iterator[str]:
         known = stamp != "-"
         if (known and since and stamp < since[:19]) or (known and until and stamp >= until[:19]):
             continue
+        plain = _STATE.sub("\r", line)
         if query.regex is None:
-            yield row if query.timestamps else line
-        elif query.regex.search(line):
-            whole = line if line.endswith("\n") else line + "\n"
+            yield row if query.timestamps else plain
+        elif query.regex.search(plain):
+            whole = line if query.timestamps else plain
+            whole = whole if whole.endswith("\n") else whole + "\n"
             yield f"{stamp} {whole}" if query.timestamps else whole
 
 
@@ -155,10 +143,15 @@ class _Files:
 
     def read(self, replica: tuple[str, int]) -> Iterator[str]:
         import gzip
+        import zlib
 
-        with self._open(self._path(replica), "rb") as raw, gzip.open(raw, "rb") as packed:
-            text = io.TextIOWrapper(packed, "utf-8", "surrogateescape", newline="\n")
-            yield from iter(lambda: text.readline(_LONGEST), "")
+        path = self._path(replica)
+        try:
+            with self._open(path, "rb") as raw, gzip.open(raw, "rb") as packed:
+                text = io.TextIOWrapper(packed, "utf-8", "surrogateescape", newline="\n")
+                yield from iter(lambda: text.readline(_LONGEST), "")
+        except (OSError, EOFError, zlib.error) as e:
+            raise BackendError(f"the archive of logs `{path}` cannot be read: {e}") from e
 
     def _remove(self, draft: str) -> None:
         with suppress(Exception):  # there may be none

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx.errors import NotFoundError, NotSupportedError, TorchXError
 from torchx.runner.ground.registry import run_registry
-from torchx.runner.watching import archive
+from torchx.runner.launch.log_place import place
 from torchx.runs import unkept
 from torchx.settings import make_private, torchx_home
 from torchx.specs.api import UnknownAppException
@@ -31,7 +31,7 @@ _started: list[Any] = []  # reaped when the next one starts
 
 def keep_later(registry: RunRegistry, handle: str) -> None:
     """Let a process copy the logs of a run that has ended, if the config file says so; does not wait for it."""
-    if archive.place()[1]:
+    if place()[1]:
         unkept.add(registry, handle)
         _awaited.add(handle)
         _start()
@@ -43,7 +43,7 @@ def settle(registry: RunRegistry, ended: Iterable[str]) -> None:
     Args:
         ended: handles of runs whose ends the command has seen, if it was the first or not.
     """
-    if not archive.place()[1]:
+    if not place()[1]:
         return
     now = time.time()
     due = _due(registry, now)
@@ -101,7 +101,7 @@ def _keep_one(keep: Callable[[str], object], handle: str) -> None:
     except Exception as e:  # of any file system
         text = (str(e) or type(e).__name__).strip().splitlines()[0][:300]
         if isinstance(e, OSError) and not isinstance(e, TorchXError) and e.strerror:
-            text = f"`{archive.place()[0]}`: {e.strerror}"
+            text = f"`{place()[0]}`: {e.strerror}"
         unkept.failed(run_registry(), handle, redact(text), final=isinstance(e, _GONE))
     else:
         unkept.done(run_registry(), handle)
