@@ -17,6 +17,7 @@ from torchx.runner import Runner
 from torchx.runner.ground.registry import run_registry
 from torchx.util.procs import own_program
 from torchx.util.redaction import redact
+from torchx.util.secrets import mask_text, mask_value
 from torchx.util.strings import size_text
 from torchx.util.term import iso
 from torchx.version import __version__
@@ -58,6 +59,8 @@ class CmdReport(RunnerCommand):
         path = args.output or "report.tgz"
         if os.path.lexists(path):
             raise UsageError(f"`{path}` exists", hint="remove it, or name another file with -o")
+        if not os.access(folder := os.path.dirname(path) or ".", os.W_OK | os.X_OK):
+            raise UsageError(f"`{folder}` is no folder that you may write to", hint="name another file with -o")
         handle = runner.resolve(or_last(runner, args.app_handle))
         runner.recorded(handle)  # its secrets are masked
         words = {"JOB": handle, "SCHEDULER": handle.partition("://")[0]}
@@ -69,14 +72,17 @@ class CmdReport(RunnerCommand):
             note(f"{size_text(len(data)):>8}  {name:<22} {abouts[name]}")
         if args.dryrun:
             return
-        with (
-            open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file,
-            tarfile.open(fileobj=file, mode="w:gz") as tar,
-        ):
-            for name, data in parts.items():
-                entry = tarfile.TarInfo(f"report/{name}")
-                entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
-                tar.addfile(entry, io.BytesIO(data))
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            try:
+                with tarfile.open(fileobj=file, mode="w:gz") as tar:
+                    for name, data in parts.items():
+                        entry = tarfile.TarInfo(f"report/{name}")
+                        entry.size, entry.mode, entry.mtime = len(data), 0o600, int(time.time())
+                        tar.addfile(entry, io.BytesIO(data))
+                file.flush()
+            except BaseException:  # no part of a report, for example on a full disk
+                os.unlink(path)
+                raise
         print(path)
 
 
@@ -95,20 +101,20 @@ def _output(words: list[str]) -> bytes:
             check=False,
         )
     except subprocess.TimeoutExpired as e:
-        return redact(f"no answer within {e.timeout:g} s\n").encode()
+        return f"no answer within {e.timeout:g} s\n".encode()
     text = done.stdout[-_MOST:].decode("utf-8", "replace")
     if "--json" in words:
         with suppress(ValueError):  # the text of an error
             import json
 
             return _document(json.loads(text))
-    return redact(text).encode("utf-8", "replace")
+    return mask_text(text).encode("utf-8", "replace")
 
 
 def _document(found: object) -> bytes:
     import json
 
-    return redact(json.dumps(found, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "replace")
+    return redact(json.dumps(mask_value("", found), indent=1, ensure_ascii=False) + "\n").encode("utf-8", "replace")
 
 
 def _events(handle: str) -> bytes:
