@@ -163,6 +163,18 @@ def test_defaults_from_config(project: Path, argv: list[str], expected: dict[str
     assert {key: getattr(args, key) for key in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("default", "given"), [("timeout", "--piece"), ("piece", "--timeout"), ("timeout", "--timeout")]
+)
+def test_two_names_of_one_option(project: Path, default: str, given: str) -> None:
+    """What is given wins over a default that is written under the other name."""
+    (project / ".torchxconfig").write_text(f"[cli:run]\n{default} = 1h\n")
+    args = parse("--total", "5h", given, "2h", "utils.echo")
+    fill_from_config(args)
+    assert (vars(args).get("timeout"), vars(args).get("piece")).count("2h") == 1
+    assert "1h" not in vars(args).values()
+
+
 def test_component_from_config(torchx: Call, project: Path) -> None:
     """The configured component runs by default; its arguments go after `--`."""
     (project / ".torchxconfig").write_text("[cli:run]\ncomponent = utils.echo\n")

@@ -332,12 +332,14 @@ def parse_secrets(given: list[str]) -> dict[str, Secret]:
 
 # The keys of `[cli:run]` in a config file.
 _CONFIG_TEXTS = ("component", *TEXT_OPTIONS, *resources.TEXTS)
+_SAME = ("timeout", "piece")
 _CONFIG_FLAGS = ("dryrun", "wait", "log", "tee_logs", "detach", "json", "no_check", "uv", "check_nodes")
 
 
 def fill_from_config(args: argparse.Namespace) -> None:
     """Fill options that the command line lacks from ``[cli:run]``; warns of unknown keys."""
     given = vars(args)
+    limited = not given.keys().isdisjoint(_SAME)
     known = (*_CONFIG_FLAGS, *_CONFIG_TEXTS)
     for key, text in get_configs(prefix="cli", name="run").items():
         if key in _CONFIG_FLAGS:
@@ -350,7 +352,8 @@ def fill_from_config(args: argparse.Namespace) -> None:
         elif key in ("secret", "env"):
             given[key] = [*filter(None, map(str.strip, text.splitlines())), *given.get(key, [])]
         elif key in _CONFIG_TEXTS:
-            given.setdefault(key, text)
+            if key not in _SAME or not limited:
+                given.setdefault(key, text)
         else:
             warn_of_unknown("cli:run", key, "`[cli:run]` has no key", known)
 
