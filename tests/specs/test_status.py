@@ -25,8 +25,7 @@ from torchx.specs import (
     is_terminal,
 )
 from torchx.specs.failures import Failure, parse_failure
-from torchx.specs.status import seconds_of_attempts
-from torchx.specs.wishes.retries import Attempt
+from torchx.specs.wishes.retries import Attempt, seconds_of_attempts
 
 
 def role(name: str, states: list[AppState], errors: dict[int, str] | None = None) -> RoleStatus:
@@ -304,14 +303,19 @@ def test_a_message_that_is_the_cause_is_said_once() -> None:
     [
         pytest.param(True, 300.0, [100.0, 50.0, 120.0], id="the last piece succeeded, after a time in a queue"),
         pytest.param(True, 210.0, [100.0, 50.0], id="the next piece has not started"),
+        pytest.param(True, None, [100.0, 50.0, 170.0], id="its start is not known, as that of a container"),
         pytest.param(False, 211.0, [100.0, 50.0], id="no piece follows"),
     ],
 )
-def test_time_of_attempts(again: bool, started: float, spans: list[float]) -> None:
+def test_time_of_attempts(again: bool, started: float | None, spans: list[float]) -> None:
     """Those that have ended are on record; the one that runs, or was the last, counts too."""
     attempts = [Attempt(started=10.0, ended=110.0, again=True, total=600.0, used=100.0)]
     attempts.append(Attempt(started=200.0, ended=250.0, again=again, total=600.0, used=150.0))
-    roles = [RoleStatus("r", [ReplicaStatus(k, AppState.SUCCEEDED, "r", "", started_at=started + k) for k in range(2)])]
+    roles = [
+        RoleStatus(
+            "r", [ReplicaStatus(k, AppState.SUCCEEDED, "r", "", started_at=started and started + k) for k in range(2)]
+        )
+    ]
     assert seconds_of_attempts(attempts, roles, 420.0) == spans
     page = AppStatus(AppState.SUCCEEDED, roles=roles, attempts=attempts, ended_at=420.0).format()
     assert f" of 10 min used by {len(spans)} pieces\n" in page

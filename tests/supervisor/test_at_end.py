@@ -33,6 +33,14 @@ def test_one_that_is_not_there_is_killed_or_never_ends_says_no(monkeypatch: pyte
     assert 0.1 <= time.monotonic() - began < 60
 
 
+def test_one_that_was_killed_runs_again(tmp_path: Path) -> None:
+    """By an operator or for want of memory: that says nothing of the job. What it said itself counts at once."""
+    often = f"echo >>{tmp_path}/runs; test $(wc -l <{tmp_path}/runs) -ge"
+    assert may_start_again(["/bin/sh", "-c", f"{often} 3 || kill -9 $$"], {"PATH": os.environ["PATH"]})
+    (tmp_path / "runs").unlink()
+    assert not may_start_again(["/bin/sh", "-c", f"{often} 2 || exit 1"], {"PATH": os.environ["PATH"]})
+
+
 def test_what_it_reads_of_the_job_is_written_by_then(tmp_path: Path) -> None:
     """Which replica has failed, and how, stands in the file of the job's state."""
     job = str(tmp_path / "job")

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from torchx.specs.failures import Failure, parse_failure
 from torchx.specs.states import AppState, is_terminal, state_text
-from torchx.specs.status import seconds_of_attempts
 from torchx.util.datetime import duration
 from torchx.util.strings import size_text
 from torchx.util.term import printable
@@ -72,6 +71,8 @@ def total_used(status: AppStatus) -> str:
     attempts = status.attempts
     if not attempts or not attempts[-1].total:
         return ""
+    from torchx.specs.wishes.retries import seconds_of_attempts
+
     spans = seconds_of_attempts(attempts, status.roles, status.ended_at or time.time())
     pieces = "1 piece" if len(spans) == 1 else f"{len(spans):,} pieces"
     return f"{duration(sum(spans))} of {duration(attempts[-1].total)} used by {pieces}"

@@ -8,8 +8,6 @@ from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
     from typing import Any
 
     from torchx.specs.fit import RoleUsage
@@ -236,13 +234,3 @@ class AppStatusError(TorchXError):
         self.status = status
         if status.gone:
             self.exit_code = EXIT_GONE
-
-
-def seconds_of_attempts(attempts: Sequence[Attempt], roles: Iterable[RoleStatus], until: float) -> list[float]:
-    """Return how long each attempt ran: those that have ended, and the one that ran after them, ``until`` this time."""
-    found = [max(one.ended - one.started, 0.0) for one in attempts if one.started]
-    if attempts and attempts[-1].again:
-        starts = [replica.started_at or 0.0 for role in roles for replica in role.replicas]
-        if begun := [at for at in starts if at > attempts[-1].ended - 1]:
-            found.append(max(until - min(begun), 0.0))
-    return found

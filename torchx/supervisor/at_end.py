@@ -11,6 +11,7 @@ from torchx.supervisor.statefile import read_bytes
 
 ALARM = "TORCHX_ALARM"
 _PATIENCE_S = 60.0
+_TRIES = 3
 _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM)  # in our own processes
 
 
@@ -59,16 +60,21 @@ def become(words: bytes) -> None:
 
 
 def may_start_again(argv: list[str], env: dict[str, str]) -> bool:
-    """Run the program that decides on a restart. True if it exits with 0 within a minute.
+    """Run the program that decides on a restart. True if it exits with 0 within a minute; killed, it runs again.
 
     >>> may_start_again(["/bin/true"], {}), may_start_again(["/bin/false"], {}), may_start_again(["/no/such"], {})
     (True, False, False)
     """
     import subprocess  # not at the head: most jobs have no such program
 
-    null = subprocess.DEVNULL
-    try:
-        done = subprocess.run(argv, env=env, stdin=null, stdout=null, stderr=null, timeout=_PATIENCE_S, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+    null, code = subprocess.DEVNULL, -signal.SIGKILL
+    for _ in range(_TRIES):
+        if code != -signal.SIGKILL:
+            break
+        try:
+            code = subprocess.run(
+                argv, env=env, stdin=null, stdout=null, stderr=null, timeout=_PATIENCE_S, check=False
+            ).returncode
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+    return code == 0

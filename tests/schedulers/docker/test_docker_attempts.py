@@ -129,6 +129,21 @@ def test_an_attempt_is_written_down_once(engine: Engine) -> None:
     assert shown == first
 
 
+def test_an_attempt_begins_when_its_containers_were_started(engine: Engine) -> None:
+    """They were created once, and the engine's events tell only ends: an attempt must not count those before it."""
+    scheduler, app_id = submitted(engine, "error:5")
+    (made,) = engine.containers_made.values()
+    found = []
+    for began, end in ((11, 20), (22, 30)):
+        made["inspect"]["State"]["StartedAt"] = f"1970-01-01T00:00:{began}Z"
+        engine.streams["/events"] = [
+            b'{"status": "die", "id": "%s", "timeNano": %d000000000}\n' % (made["Id"].encode(), end)
+        ]
+        found.append(ended(engine, scheduler, app_id, 3))
+        made["Names"] = [f"{made['Names'][0]}.app1"]
+    assert [(one.started, one.ended) for one in found] == [(11.0, 20.0), (22.0, 30.0)]
+
+
 def test_more_memory_is_given_to_all_containers(engine: Engine) -> None:
     """1.5 times the request, then 1.5 times that; progress resets the budget."""
     scheduler, app_id = submitted(engine, "oom:2:mem*1.5", 2)
@@ -200,6 +215,9 @@ def test_a_policy_that_could_not_be_asked_is_said(engine: Engine) -> None:
     made["Names"] = [f"{made['Names'][0]}.final"]
     found: Any = scheduler.describe(app_id)
     assert "its retry policy could not be evaluated" in found.msg
+    name, made["Names"] = made["Names"], [made["Names"][0].replace(".final", ".late.silent.final")]
+    assert "retry policy" not in scheduler.describe(app_id).msg, "a watchdog has ended it: no policy was asked"
+    made["Names"] = name
     attempts.attempt_ended(engine, job_of(scheduler, app_id))
     found = scheduler.describe(app_id)
     assert "could not be asked" not in found.msg

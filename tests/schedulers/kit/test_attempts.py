@@ -150,6 +150,9 @@ def test_a_chain_ends_without_progress() -> None:
     ended = decide(rules, _pieces(True, False, False))
     assert not ended.again and ended.why.startswith("timeout: no progress in 2 pieces")
     assert decide(RetryRules.parse("standard, total:5d:3"), _pieces(True, False, False)).again
+    many = RetryRules.parse(f"standard, total:5d:{MAX_IN_A_ROW + 5}")
+    assert decide(many, _pieces(*[False] * (MAX_IN_A_ROW + 4))).again, "the number that the user says counts"
+    assert "no progress in 25 pieces" in decide(many, _pieces(*[False] * (MAX_IN_A_ROW + 5))).why
     mixed = _pieces(True, False, False)
     mixed[-1].kind = "preempted"
     assert decide(rules, mixed).again

@@ -14,6 +14,7 @@ from torchx.schedulers.kit.failures.reader import Evidence
 from torchx.schedulers.kit.verdict import describe, fold, judge, on_answer, state_of
 from torchx.specs import AppState, ReplicaStatus, RoleStatus
 from torchx.specs.failures import Failure, parse_failure
+from torchx.specs.wishes.retries import Attempt
 
 PENDING, RUNNING, SUCCEEDED = AppState.PENDING, AppState.RUNNING, AppState.SUCCEEDED
 FAILED, CANCELLED, UNKNOWN = AppState.FAILED, AppState.CANCELLED, AppState.UNKNOWN
@@ -231,6 +232,22 @@ ROWS = {
     "cancelled, and it still runs": Row(
         job(replica(0, CANCELLED), replica(1, RUNNING), cancelled=True), {}, RUNNING, None, None,
         "cancelling",
+    ),
+    "being cancelled, says the scheduler": Row(
+        job(replica(0, CANCELLED, started=5), state=RUNNING, attempts=[Attempt(ended=4, again=True)]), {},
+        RUNNING, None, None, "cancelling",
+    ),
+    "between two pieces": Row(
+        job(replica(0, CANCELLED, started=5), state=RUNNING, attempts=[Attempt(ended=9, again=True)]), {},
+        RUNNING, None, None, "",
+    ),
+    "ended by its limit, before the next piece": Row(
+        job(replica(0, CANCELLED, started=5), state=RUNNING, kind="timeout", reason="it reached its time limit"), {},
+        RUNNING, None, None, "it reached its time limit",
+    ),
+    "cancelled between two pieces": Row(
+        job(replica(0, CANCELLED), state=RUNNING, cancelled=True, attempts=[Attempt(ended=9, again=True)]), {},
+        RUNNING, None, None, "cancelling",
     ),
     "after restarts": Row(
         job(replica(0, FAILED, exit_code=1, ended=9), restarts=2), {0: Evidence(stderr=BAD_BATCH)},

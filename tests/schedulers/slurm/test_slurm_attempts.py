@@ -129,6 +129,7 @@ def test_an_attempt_that_put_itself_back(folder: Path) -> None:
     (folder / "events").write_text(f"{UP}104 down w/0 3\n")
     first = attempts.attempt_ended(str(folder), "failed")
     assert (first.kind, first.hosts, first.started) == ("error", ["n1"], 100.0)
+    assert attempts.attempt_ended(str(folder), "failed").ended == first.ended, "the program was killed, and runs again"
     (folder / "events").write_text(f"{UP}104 down w/0 3\n105 retry 1\n")
     again = attempts.attempt_ended(str(folder), "requeued")
     assert (again.kind, again.ended) == ("error", first.ended)

@@ -20,6 +20,7 @@ from torchx.schedulers.slurm.events import JobEvents, parse_events
 from torchx.schedulers.slurm.options import SlurmOpts, early_warning
 from torchx.schedulers.slurm.parse import JobRecord, settled
 from torchx.specs import AppState, Resource, RetryPolicy, Role
+from torchx.specs.wishes.retries import Attempt
 from torchx.testing.commands import FakeCommandRunner
 
 UP = "100 start 0 7\n101 up w/0 n1\n101 up w/1 n2\n"
@@ -33,6 +34,21 @@ def job(events: str = UP, *records: JobRecord, role: Role | None = None, **more:
     """A job of two replicas; without records Slurm has forgotten it."""
     roles = [role or Role("w", "", num_replicas=2)]
     return Job(app_id="7", records=records, events=parse_events(events), roles=roles, **more)
+
+
+@pytest.mark.parametrize(
+    ("kind", "again", "state", "cause"),
+    [
+        pytest.param("timeout", False, "FAILED", "timeout", id="the last piece of a chain"),
+        pytest.param("timeout", True, "FAILED", "", id="an attempt follows"),
+        pytest.param("error", False, "FAILED", "", id="it failed"),
+        pytest.param("timeout", False, "CANCELLED", "", id="it was cancelled"),
+    ],
+)
+def test_the_record_of_the_last_attempt(kind: str, again: bool, state: str, cause: str) -> None:
+    """Its script ends it ahead of Slurm's limit: for Slurm it has failed, and its step was cancelled."""
+    made = job(f"{UP}105 down w/0 143\n", record(state), attempts=[Attempt(kind=kind, again=again)])
+    assert (facts_of(made).kind, "time limit" in facts_of(made).reason) == (cause, bool(cause))
 
 
 # -- the state of each replica -----------------------------------------------------------------------

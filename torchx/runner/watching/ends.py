@@ -12,7 +12,6 @@ from torchx.schedulers.kit.abilities import RunsTasks
 from torchx.settings import FIRST_SAMPLE_S
 from torchx.specs.api import AppStatus, is_terminal
 from torchx.specs.handles import JobId
-from torchx.specs.status import seconds_of_attempts
 
 _MAX_TASKS = 2000
 
@@ -46,6 +45,8 @@ def keep(
 
 def _attempts_s(found: AppStatus | DescribeAppResponse) -> float | None:
     """Return how long all attempts ran together; None if it ran once."""
+    from torchx.specs.wishes.retries import seconds_of_attempts
+
     roles = found.roles if isinstance(found, AppStatus) else found.roles_statuses
     spans = seconds_of_attempts(found.attempts, roles, found.ended_at or 0.0)
     return sum(spans) if len(spans) > 1 else None

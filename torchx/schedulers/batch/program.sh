@@ -14,7 +14,10 @@ decide() {  # how the attempt ended, and arguments of the backend. Prints `again
   local found
   found=$(python_of "$python")
   if [ -n "$found" ]; then
-    "$found" "$folder/retry.pyz" attempts "$@" 2>>"$folder/retry.log" && return
+    for _ in 1 2 3; do
+      "$found" "$folder/retry.pyz" attempts "$@" 2>>"$folder/retry.log" && return
+      [ $? = 137 ] || break  # if it was killed, it runs again
+    done
   else
     echo "torchx: no Python 3.10 or newer on node $(hostname): the job is not started again" >>"$folder/retry.log"
   fi

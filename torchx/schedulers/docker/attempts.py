@@ -97,6 +97,7 @@ def attempt_ended(client: Any, job: Job) -> Attempt:
     if len(earlier) > number:
         return earlier[number]
     past = evidence.history_of(client, job)
+    evidence.inspect(client, past, [job.first()])  # containers last from attempt to attempt: when it was started last
     facts = facts_of(job, past, hang=evidence.hang_of(client, job), why=evidence.late_of(client, job))
     facts = replace(facts, state=AppState.FAILED)
     verdict = judge(facts, evidence.Look(client, job, past, earlier), at_once=1)

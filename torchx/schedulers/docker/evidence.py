@@ -117,12 +117,12 @@ def history_of(client: Any, job: Job) -> History:
     """Collect the ends of a job's containers: one call for all, plus one for a few whose events are gone."""
     past = _events(client, job)
     failed = [c for c in job.containers if c.state is AppState.FAILED]
-    _inspect(client, past, [c for c in failed if c.id not in past.ended][:_FORGOTTEN])
+    inspect(client, past, [c for c in failed if c.id not in past.ended][:_FORGOTTEN])
     by_engine = any(policy == REPLICA and most > 0 for most, policy in rules_of(job).retries.values())
     if by_engine or not past.ended:
         chosen = min(failed, key=lambda c: past.ended.get(c.id, time.time()), default=None)
         chosen = chosen or max(job.containers, key=lambda c: past.ended.get(c.id, 0.0))
-        _inspect(client, past, [chosen])
+        inspect(client, past, [chosen])
         past.restarts = max(past.restarts, int(past.details[chosen.id].get("RestartCount") or 0))
     return past
 
@@ -155,7 +155,7 @@ def _events(client: Any, job: Job) -> History:
     return past
 
 
-def _inspect(client: Any, past: History, containers: Sequence[Container]) -> None:
+def inspect(client: Any, past: History, containers: Sequence[Container]) -> None:
     """Add the details of containers to the history."""
     new = [c for c in containers if c.id not in past.details]
     for container, details in zip(new, side_by_side(lambda c: _details(client, c.id), new), strict=True):
@@ -176,7 +176,7 @@ class Look:
 
     def __call__(self, replicas: Sequence[ReplicaFacts], /) -> list[Evidence]:
         found = [self._containers.get((r.role, r.replica)) for r in replicas]
-        _inspect(self._client, self._past, [c for c in found if c is not None])
+        inspect(self._client, self._past, [c for c in found if c is not None])
         return side_by_side(self._evidence, found)
 
     def _evidence(self, container: Container | None) -> Evidence:

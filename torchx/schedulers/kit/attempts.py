@@ -95,8 +95,8 @@ def decide(rules: RetryRules, attempts: Sequence[Attempt], *, hosts: int = 0) ->
         last.why = f"{last.kind}: the same failure twice in a row"
     elif rule.times > 0 and count > rule.times:
         last.why = f"{last.kind}: all {rule.times} retries are used"
-    elif rule.times < 0 and _fruitless(attempts) > MAX_IN_A_ROW:
-        last.why = f"{last.kind}: {MAX_IN_A_ROW} retries in a row made no progress"
+    elif rule.times < 0 and _fruitless(attempts) > (most := max(MAX_IN_A_ROW, rules.pieces)):
+        last.why = f"{last.kind}: {most} retries in a row made no progress"
     else:
         last.why = f"{last.kind}: retry {count} of {rule.times}" if rule.times > 0 else f"{last.kind}: retried"
         last.again, last.avoid = True, _avoided(rules, attempts, hosts)

@@ -310,7 +310,7 @@ def _sentence(facts: JobFacts, state: AppState, final: AppState, failure: Failur
         open_ones = [r for r in facts.roles if failure is not None and r.name != failure.role and r.restarts]
         others = "still running" if facts.unattended or any(map(_is_open, open_ones)) else "being ended"
         parts = [*_why_failed(facts, failure), f"the others are {others}"]
-    elif state is AppState.RUNNING and (facts.cancelled or final is AppState.CANCELLED):
+    elif state is AppState.RUNNING and (facts.cancelled or (final is AppState.CANCELLED and not _between(facts))):
         killed = f", SIGKILL in {facts.kill_in_s:.0f} s" if (facts.kill_in_s or 0) > 0 else ""
         parts = [f"{CANCELLING}{killed}"]
     elif state is AppState.RUNNING and (over := _decisive(facts)):
@@ -323,6 +323,13 @@ def _sentence(facts: JobFacts, state: AppState, final: AppState, failure: Failur
     else:
         parts = [_waits(facts, state, failure) or facts.reason, _losses(facts)]
     return "; ".join(dict.fromkeys(part for part in (*parts, *facts.notes) if part))
+
+
+def _between(facts: JobFacts) -> bool:
+    """Whether the replicas were ended with an attempt, so that another one may follow."""
+    last = facts.attempts[-1] if facts.attempts else None
+    since = last.ended if last is not None and last.again else 0.0
+    return bool(facts.kind) or (since > 0 and all((r.started or 0.0) <= since for r in facts.replicas()))
 
 
 def _why_failed(facts: JobFacts, failure: Failure | None) -> list[str]:

@@ -83,9 +83,11 @@ class Job:
 
     @property
     def ending(self) -> str:
-        """Slurm's state that explains the failure; empty if none does."""
+        """Slurm's state that explains the failure, or that of the last attempt; empty if none does."""
         states = [r.state for r in self.records if app_state(r.state) is AppState.FAILED]
-        return next((s for s in states if s in ENDINGS), "")
+        last, told = next(iter(self.attempts[-1:]), None), self.events.silent or self.events.unready
+        late = last is not None and (last.kind, last.again) == ("timeout", False) and not told
+        return next((s for s in states if s in ENDINGS), "TIMEOUT" if late and self.state is AppState.FAILED else "")
 
 
 def bare(app_id: str, records: Sequence[JobRecord]) -> Job:

@@ -19,12 +19,16 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Collection, Iterable
-from typing import Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import SpecError
+from torchx.specs.states import AppState
 from torchx.util.records import dataclass, field, replace
 from torchx.util.strings import did_you_mean
+
+if TYPE_CHECKING:
+    from torchx.specs.status import RoleStatus
 
 RETRY = "torchx/retry"
 """Metadata key of the retry policy."""
@@ -38,6 +42,7 @@ FREE = -1
 _MAX_TIMES = 1000
 _PIECES = 2
 CLASSES = ("preempted", "node", "oom", "gpu_oom", "timeout", "network", "image", "quota", "lost", "error", "unknown")
+_BEGUN = (AppState.RUNNING, AppState.SUCCEEDED, AppState.FAILED)
 _ACTION = re.compile(r"mem\*(\d+(?:\.\d+)?)")
 
 
@@ -197,6 +202,17 @@ def read_attempts(lines: Iterable[str]) -> list[Attempt]:
                 if isinstance(value, _types(getattr(attempt, name, None))):
                     setattr(attempt, name, value)
             found.append(attempt)
+    return found
+
+
+def seconds_of_attempts(attempts: Sequence[Attempt], roles: Iterable[RoleStatus], until: float) -> list[float]:
+    """Return how long each attempt ran: those that have ended, and the one that ran after them, ``until`` this time."""
+    found = [max(one.ended - one.started, 0.0) for one in attempts if one.started]
+    if attempts and attempts[-1].again:
+        at = attempts[-1].ended  # a container that is started again does not show when
+        begun = [r.started_at or at for role in roles for r in role.replicas if r.started_at or r.state in _BEGUN]
+        if begun := [start for start in begun if start > at - 1]:
+            found.append(max(until - min(begun), 0.0))
     return found
 
 
