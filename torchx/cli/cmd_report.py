@@ -60,7 +60,7 @@ class CmdReport(RunnerCommand):
         if os.path.lexists(path):
             raise UsageError(f"`{path}` exists", hint="remove it, or name another file with -o")
         if not os.access(folder := os.path.dirname(path) or ".", os.W_OK | os.X_OK):
-            raise UsageError(f"`{folder}` is no folder that you may write to", hint="name another file with -o")
+            raise UsageError(f"you may not write to the folder `{folder}`", hint="name another file with -o")
         handle = runner.resolve(or_last(runner, args.app_handle))
         runner.recorded(handle)  # its secrets are masked
         words = {"JOB": handle, "SCHEDULER": handle.partition("://")[0]}
