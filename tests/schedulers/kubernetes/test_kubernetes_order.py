@@ -273,7 +273,14 @@ LATE = "role server was not ready within 1m: GET :http/up: statuscode: 503; its 
     [
         ([UP, SLOW], WAITS, "", R, "trainer/0: waits for server to be ready (1 of 2)", [P, R, R]),
         ([UP, UP], UP, "", R, "<NONE>", [R, R, R]),
-        ([UP, UP], ready(11, "Succeeded", until=30), "trainer", R, "<NONE>", [S, R, R]),
+        (
+            [UP, UP],
+            ready(11, "Succeeded", until=30),
+            "trainer",
+            R,
+            "trainer ended; the others are being ended",
+            [S, R, R],
+        ),
         ([], ready(11, "Succeeded", until=30), "trainer stopped", S, "<NONE>", [S, C, C]),
         ([], ready(11, "Failed", 4, until=30), "broke stopped", F, "trainer/0 on n0: exit code 4: loading", [F, C, C]),
         (
