@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -66,6 +67,14 @@ def test_an_invalid_wish_is_an_error(key: str) -> None:
     """Whichever wish it is, the message has its text."""
     with pytest.raises(SpecError, match="nonsense"):
         Wishes.of(AppDef("a", metadata={**ALL, key: "nonsense"}))
+
+
+@pytest.mark.parametrize("value", [5, True, ["a"], {"a": "b"}, "a\0b"], ids=repr)
+@pytest.mark.parametrize("key", sorted(ALL))
+def test_a_wish_that_is_no_text_is_an_error(key: str, value: Any) -> None:
+    """As a program may have it; before a job is submitted."""
+    with pytest.raises(SpecError, match=key):
+        Wishes.of(AppDef("a", metadata={**ALL, key: value}))
 
 
 def test_a_change_of_the_metadata_is_seen() -> None:

@@ -19,9 +19,11 @@ if [ -z "${BASH_VERSION-}" ]; then
   exec "$@"
 fi
 torchx_failed() {
-  ((!$1)) && [[ $2 != exit* ]] && return # a signal, by which the shell now ends
   trap - DEBUG ERR EXIT
-  (($1 != 143)) || kill "$$"  # it was told to end, as the command was
+  if (($1 == 143)) || { ((!$1)) && [[ $2 != exit* ]]; }; then
+    kill "$$"  # a signal ends this shell, or has ended the command
+    exit 143  # in a container: its first process cannot kill itself
+  fi
   [[ $2 != 'eval "$torchx_lines"'* ]] || set -- "$1" "its lines"
   echo "torchx: set-up failed: ${2//$'\n'/ } (exit $1)" >&2
   (($1)) || exit 1

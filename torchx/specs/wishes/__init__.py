@@ -62,8 +62,11 @@ class Wishes:
     @staticmethod
     def read(metadata: Mapping[str, str]) -> Wishes:
         """Return the wishes in the metadata of a job; see :meth:`of`."""
-        given = metadata.items()
-        return _parsed(frozenset((key, text) for key, text in given if text and str(key).startswith("torchx/")))
+        given = [(key, text) for key, text in metadata.items() if text and str(key).startswith("torchx/")]
+        for key, text in given:
+            if not isinstance(text, str) or "\0" in text:
+                raise SpecError(f"the metadata `{key}` is `{text!r}`", hint="it is a text, without a NUL character")
+        return _parsed(frozenset(given))
 
 
 @functools.lru_cache(maxsize=16)  # a dry run reads them several times
