@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.doctest import DoctestModule
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, settings
 
 # How long one example takes, or how quickly examples are found, is the machine's affair.
@@ -58,7 +60,9 @@ _ELSEWHERE = {
     "other machines": "ssh scp sftp notify-send",
 }
 _LEADS_ELSEWHERE = ("AWS_", "CONTAINER_", "DOCKER_", "GIT_", "KUBE")
-_PROXIES = {"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"}
+_PROXIES = {
+    name for known in ("http", "https", "ftp", "all", "no") for name in (f"{known}_proxy", f"{known}_proxy".upper())
+}
 _REFUSES = """#!/bin/sh
 echo "${PYTEST_CURRENT_TEST:-a process of it}: ${0##*/} $*" >> "${0%/*}/asked"
 echo "${0##*/}: a unit test asks this machine's, see conftest.py" >&2
@@ -66,18 +70,18 @@ exit 127
 """
 
 # pytest itself writes these while a test runs.
-_PYTEST_OWN = {"PYTEST_CURRENT_TEST", "PYTEST_VERSION"}
+_PYTEST_OWN = {b"PYTEST_CURRENT_TEST", b"PYTEST_VERSION"}
 
 # All that a test starts inherits this, so that what is left at the end can be told from other people's processes.
 _MARK = "PYTEST_TORCHX_RUN"
 _GRACE = "PYTEST_TORCHX_GRACE_S"
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Doors (see design.md) hold no examples: each is a module that lives, and is looked at, elsewhere."""
-    if collection_path.suffix == ".py" and "torchx" in collection_path.parts:
-        return collection_path.read_text().startswith('"""A door to :mod:') or None
-    return None
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Only a file that has examples is imported, and searched, for them; each process of a run collects all files."""
+    found = yield
+    return [one for one in found if not isinstance(one, DoctestModule) or ">>>" in file_path.read_text()]
 
 
 @pytest.hookimpl(wrapper=True)
@@ -97,98 +101,114 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else (os.cpu_count() or 1) * 3 // 2
 
 
-@pytest.fixture(scope="session")
-def _refusing(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of programs that only write down who has called them."""
-    folder = tmp_path_factory.mktemp("elsewhere")
-    for name in " ".join(_ELSEWHERE.values()).split():
-        (folder / name).write_text(_REFUSES)
-        (folder / name).chmod(0o755)
-    return folder
+class _Places:
+    """What the tests of a process share: folders, each known by its number, and one of programs that note callers.
 
+    To look for a free name among thousands takes longer than a test.
+    """
 
-@pytest.fixture(autouse=True)
-def _asks_nobody(request: pytest.FixtureRequest, _refusing: Path) -> Iterator[None]:
-    """Fail a unit test that asks what is on this machine, itself or by a process that it has started."""
-    if "backends" in request.path.parts:
-        yield
-        return
-    asked = _refusing / "asked"
+    def __init__(self, factory: pytest.TempPathFactory) -> None:
+        self.top = str(factory.getbasetemp())
+        self._number = itertools.count()
+        self.refusing = Path(self.new())
+        for name in " ".join(_ELSEWHERE.values()).split():
+            (self.refusing / name).write_text(_REFUSES)
+            (self.refusing / name).chmod(0o755)
 
-    def connect(self: socket.socket, address: Any) -> None:
-        if not _is_ours(self.family, address, str(_refusing.parent)):
-            with asked.open("a") as file:
-                file.write(f"{os.environ.get('PYTEST_CURRENT_TEST')}: {address}\n")
-            raise ConnectionRefusedError(f"a unit test connects to {address}, see conftest.py")
-        super(socket.socket, self).connect(address)
-
-    with pytest.MonkeyPatch.context() as patch:
-        for name in list(os.environ):
-            if name.startswith(_LEADS_ELSEWHERE) or name.lower() in _PROXIES:
-                patch.delenv(name)
-        patch.setenv("DOCKER_HOST", f"unix://{_refusing}/docker.sock")
-        patch.setenv("PATH", str(_refusing), prepend=os.pathsep)
-        patch.setattr(socket.socket, "connect", connect)
-        yield
-    if asked.exists():
-        said = asked.read_text()
-        asked.unlink()
-        pytest.fail(f"this machine was asked; put a stand-in first on PATH:\n{said}", pytrace=False)
-
-
-@pytest.fixture(autouse=True)
-def _no_environment_leak(_asks_nobody: None) -> Iterator[None]:
-    """Fail a test that leaves a variable set, changed or removed; and put it back for the next test."""
-    before = _environment()
-    yield
-    after = _environment()
-    if before == after:
-        return
-    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
-    for name in changed:
-        if name in before:
-            os.environ[name] = before[name]
-        else:
-            del os.environ[name]
-    pytest.fail(f"the test leaks environment variables: {', '.join(changed)} (use monkeypatch.setenv)", pytrace=False)
+    def new(self) -> str:
+        folder = f"{self.top}/{next(self._number)}"
+        os.mkdir(folder, 0o700)
+        return folder
 
 
 @pytest.fixture(scope="session")
-def _homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """New folders, each known by its number: to look for a free name among thousands takes longer than a test."""
-    top = tmp_path_factory.mktemp("of")
+def _places(tmp_path_factory: pytest.TempPathFactory) -> _Places:
+    return _Places(tmp_path_factory)
 
-    def folders() -> Iterator[Path]:
-        for number in itertools.count():
-            folder = top / str(number)
-            folder.mkdir()
-            yield folder
 
-    return folders()
+@pytest.fixture
+def tmp_path(_places: _Places) -> Path:
+    """An empty folder."""
+    return Path(_places.new())
 
 
 @pytest.fixture(autouse=True)
-def _isolated(_no_environment_leak: None, request: pytest.FixtureRequest, _homes: Iterator[Path]) -> Iterator[None]:
-    """Give the test an empty ``HOME``, ``TORCHX_HOME`` and ``TMPDIR``; the current directory stays as it is."""
-    home = next(_homes)
+def _isolated(request: pytest.FixtureRequest, _places: _Places) -> Iterator[None]:
+    """Give the test an empty ``HOME``, ``TORCHX_HOME`` and ``TMPDIR``; the current directory stays as it is.
+
+    Fail one that leaves a variable set, changed or removed. Fail a unit test that asks what is on this machine, itself
+    or by a process that it has started.
+    """
+    real = "backends" in request.path.parts
     with pytest.MonkeyPatch.context() as patch:
-        for name in list(os.environ):
-            if name in _REMOVED or name.startswith(_REMOVED_PREFIXES):
-                patch.delenv(name)
-        for name in ("COLUMNS", "LINES"):  # readline, which pytest imports, sets them behind Python's back
-            os.unsetenv(name)
-        patch.setenv("HOME", str(home))
-        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")  # boto3 would ask the network who we are
-        patch.setenv("TORCHX_HOME", str(home / ".torchx"))
-        if isinstance(request.node, pytest.DoctestItem):  # the Runner leaves one to processes that it starts
-            patch.setenv("TORCHX_INTERNAL_SESSION_ID", "doctest")
-        if "backends" not in request.path.parts:  # they share one, and look at the end what lies in it
-            patch.setenv("TMPDIR", str(next(_homes)))
-            patch.setattr(tempfile, "tempdir", None)
+        _set_environment(patch, request.node, _places, real)
+        before = _environment()
         yield
         from torchx.util.redaction import forget
 
         forget()  # the secrets that it submitted
+        changed = _put_back(before)
+    asked = _places.refusing / "asked"
+    if not real and asked.exists():
+        said = asked.read_text()
+        asked.unlink()
+        pytest.fail(f"this machine was asked; put a stand-in first on PATH:\n{said}", pytrace=False)
+    if changed:
+        said = ", ".join(changed)
+        pytest.fail(f"the test leaks environment variables: {said} (use monkeypatch.setenv)", pytrace=False)
+
+
+def _set_environment(patch: pytest.MonkeyPatch, test: pytest.Item, places: _Places, real: bool) -> None:
+    prefixes = _REMOVED_PREFIXES if real else (*_REMOVED_PREFIXES, *_LEADS_ELSEWHERE)
+    removed = _REMOVED if real else _REMOVED | _PROXIES
+    for name in list(os.environ):
+        if name in removed or name.startswith(prefixes):
+            patch.delenv(name)
+    for name in ("COLUMNS", "LINES"):  # readline, which pytest imports, sets them behind Python's back
+        os.unsetenv(name)
+    home = places.new()
+    patch.setenv("HOME", home)
+    patch.setenv("AWS_EC2_METADATA_DISABLED", "true")  # boto3 would ask the network who we are
+    patch.setenv("TORCHX_HOME", f"{home}/.torchx")
+    if isinstance(test, pytest.DoctestItem):  # the Runner leaves one to processes that it starts
+        patch.setenv("TORCHX_INTERNAL_SESSION_ID", "doctest")
+    if real:  # they share a TMPDIR, and look at the end what lies in it
+        return
+    patch.setenv("TMPDIR", places.new())
+    patch.setattr(tempfile, "tempdir", None)
+    patch.setenv("DOCKER_HOST", f"unix://{places.refusing}/docker.sock")
+    patch.setenv("PATH", str(places.refusing), prepend=os.pathsep)
+
+    def connect(self: socket.socket, address: Any) -> None:
+        if not _is_ours(self.family, address, places.top):
+            with open(f"{places.refusing}/asked", "a") as file:
+                file.write(f"{os.environ.get('PYTEST_CURRENT_TEST')}: {address}\n")
+            raise ConnectionRefusedError(f"a unit test connects to {address}, see conftest.py")
+        super(socket.socket, self).connect(address)
+
+    patch.setattr(socket.socket, "connect", connect)
+
+
+def _environment() -> dict[bytes, bytes]:
+    """As os.environ keeps it: to decode it takes longer than many a test."""
+    found: dict[bytes, bytes] = os.environ._data.copy()  # type: ignore[attr-defined]  # it is there on Linux and macOS
+    for name in _PYTEST_OWN:
+        found.pop(name, None)
+    return found
+
+
+def _put_back(before: dict[bytes, bytes]) -> list[str]:
+    """Give the environment what it had before; returns the names of what had been changed."""
+    after = _environment()
+    if before == after:
+        return []
+    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    for name in changed:
+        if name in before:
+            os.environb[name] = before[name]
+        else:
+            del os.environb[name]
+    return [os.fsdecode(name) for name in changed]
 
 
 def pytest_configure() -> None:
@@ -198,6 +218,17 @@ def pytest_configure() -> None:
     for number in (signal.SIGQUIT, signal.SIGHUP):  # likewise, and after `nohup`: we go on ignoring it
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    """As pytest does, but that of a test that passes only the call is reported: a report goes to the controller."""
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed:
+            item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 @pytest.hookimpl(wrapper=True)
@@ -236,10 +267,6 @@ def _is_ours(family: int, address: Any, temporary: str) -> bool:
         return path.startswith(temporary) or not path.startswith(("/run/", "/var/run/"))
     host = str(address[0]).removeprefix("::ffff:")
     return family not in (socket.AF_INET, socket.AF_INET6) or host.startswith(("127.", "::1", "localhost"))
-
-
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in _PYTEST_OWN}
 
 
 def _orphans() -> dict[int, str]:
