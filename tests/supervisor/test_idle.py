@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.tables import rows
 from torchx.errors import NotSupportedError, SpecError
 from torchx.runner import get_runner
 from torchx.specs import AppDef, Resource, Role
@@ -23,6 +24,7 @@ class Job:
     """A job of two replicas, whose samples and first step the test writes."""
 
     def __init__(self, folder: Path, seconds: float = 10.0, *, plain: bool = False) -> None:
+        folder.mkdir(exist_ok=True)
         self.files = [folder / f"metrics{k}" for k in range(2)]
         self.steps = folder / "steps"
         files = [str(path) for path in self.files]
@@ -60,10 +62,10 @@ def test_it_says_what_it_saw(tmp_path: Path) -> None:
     assert text.startswith("it went on; before that, idle for 10 s")
 
 
-@pytest.mark.parametrize("seed", range(100))
+@rows("seed", range(100))
 def test_no_false_alarm_before_the_first_step(tmp_path: Path, seed: int) -> None:
     """Slow starts: a queue, set-up, staging and imports of any length use little or nothing."""
-    job = Job(tmp_path, seconds=2.0 + seed % 9)
+    job = Job(tmp_path / str(seed), seconds=2.0 + seed % 9)
     for k in range(20):
         job.sampled((seed * k % 7) / 100, (seed + k) % 5 * 0.3, gpus=[0] if seed % 2 else None)
         assert not job.turns(2)
@@ -77,10 +79,10 @@ def test_the_first_step_of_a_gpu_counts_without_reports(tmp_path: Path) -> None:
     assert len(job.turns()) == 1
 
 
-@pytest.mark.parametrize("seed", range(100))
+@rows("seed", range(100))
 def test_no_false_alarm_in_slow_starts_of_plain_jobs(tmp_path: Path, seed: int) -> None:
     """Imports of any share of the processors are shorter than a tenth of the time; waits follow them."""
-    job = Job(tmp_path, 10.0, plain=True)
+    job = Job(tmp_path / str(seed), 10.0, plain=True)
     _rows(job, [(0.9 * (seed + 1) / 100 + 0.05 * k, 1.0 + seed % 3) for k in range(2)])
     assert not job.turns(60)
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tables import rows
 from torchx.errors import ParseError
 from torchx.schedulers.kit.verdict import describe
 from torchx.schedulers.slurm.answers import Job, bare, facts_of, pending_sentence
@@ -121,7 +122,7 @@ REASONS = sorted(
 )
 
 
-@pytest.mark.parametrize("reason", REASONS)
+@rows("reason", REASONS)
 def test_every_reason_has_a_sentence(reason: str) -> None:
     """Each reason of any release has one, including limits."""
     sentence = reason_sentence(reason)

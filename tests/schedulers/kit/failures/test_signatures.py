@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.tables import rows
 from torchx.schedulers.kit.failures import reader, signatures
 from torchx.schedulers.kit.failures.classes import CLASSES, is_aftermath
 from torchx.schedulers.kit.failures.reader import Evidence, read_failure
@@ -21,7 +22,7 @@ with open(os.path.join(os.path.dirname(__file__), "kinds.jsonl"), encoding="utf-
 TRANSIENT = {"preempted", "node", "timeout", "network"}
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.where}: {row.example[:60]}")
+@rows("row", ROWS)
 def test_a_row_matches_its_example(row: Row) -> None:
     """And no row above takes it for another class."""
     assert row.where in PLACES
@@ -43,7 +44,7 @@ def test_every_class_is_in_the_table() -> None:
     assert len({(row.kind, row.where, row.text, row.pattern) for row in ROWS}) == len(ROWS)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind["name"])
+@rows("kind", KINDS, ids=lambda kind: kind["name"])
 def test_public_kinds(kind: dict[str, Any]) -> None:
     """Texts after public threads: the class, whether another failure is the cause, and what is said."""
     found = read_failure(Evidence(stderr=kind["stderr"]), exit_code=kind["exit_code"], signal=kind.get("signal", ""))
@@ -55,7 +56,7 @@ def test_public_kinds(kind: dict[str, Any]) -> None:
         assert kind.get("says", "") in found.summary()
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS if row.kind in TRANSIENT and row.where == EXCEPTION])
+@rows("row", [row for row in ROWS if row.kind in TRANSIENT and row.where == EXCEPTION])
 def test_a_users_own_exception_is_never_transient(row: Row) -> None:
     """Whatever words of a library are in it."""
     name, _, text = row.example.partition(": ")
