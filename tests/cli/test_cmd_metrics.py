@@ -68,6 +68,7 @@ def test_a_document(torchx: Call, project: Path) -> None:
 
 def test_a_terminal_has_lines_of_bars(torchx: Call, project: Path) -> None:
     """The live page shows sparklines; Ctrl-C does not end the job."""
+    (project / ".torchxconfig").write_text("[metrics]\nevery = 0\n")  # what it uses is what this test says
     _job(torchx, script="sleep 600")
     until(lambda: state(torchx) == "RUNNING")
     child = spawn(project, "metrics", "-w", "@last")

@@ -95,6 +95,7 @@ def test_the_end_of_a_short_replica(job: str, monkeypatch: pytest.MonkeyPatch) -
     A process starts with the peak of the one that forked it, here the test runner's, so this one needs more.
     """
     monkeypatch.setattr(metrics, "_MOMENT_S", 0.0)
+    monkeypatch.setattr(metrics, "_FIRST_S", 600.0)
     most = metrics._own_peak() * 1024 + 100 * MIB
     eats = role(f"exec {sys.executable} -c 'x = bytes([1]) * {most}'")
     with forked(_work(_asked(job, eats, every=15.0))) as fork:
