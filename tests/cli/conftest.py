@@ -126,7 +126,7 @@ def until(condition: Callable[[], Any], timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def state(torchx: Call, job: str = "@last") -> str:

@@ -14,6 +14,7 @@ from types import ModuleType
 import pytest
 
 from tests.docs.blocks import blocks
+from tests.trees import walk
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -138,7 +139,8 @@ def test_every_environment_variable_is_documented(generated: ModuleType) -> None
     page = filled(generated, "environment.md")
     names: set[str] = set()
     for file in (ROOT / "torchx").rglob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text())):
+        text = file.read_text()
+        for node in walk(ast.parse(text)) if "TORCHX_" in text else ():
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " not in node.value:
                 names |= set(re.findall(r"^TORCHX_[A-Z0-9_]*[A-Z0-9]$", node.value))
     constants = {name for name in names if any(hasattr(importlib.import_module(m), name) for m in DOCUMENTED)}

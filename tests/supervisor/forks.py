@@ -71,7 +71,7 @@ def _kill_below(pid: int) -> None:
     while below := [p for p in proctree.descendants(proctree.snapshot(), {pid})[1:] if p.state not in "ZX"]:
         assert time.monotonic() < deadline, f"cannot be killed: {below}"
         proctree.send_all(below, signal.SIGKILL)
-        time.sleep(0.001)
+        time.sleep(0.005)
 
 
 @contextmanager

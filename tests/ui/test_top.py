@@ -58,7 +58,7 @@ async def until(pilot: Pilot[None], condition: Callable[[], Any]) -> Any:
     deadline = time.monotonic() + PATIENCE_S
     while not (value := condition()):
         assert time.monotonic() < deadline, seen(pilot.app)
-        await pilot.pause(0.02)
+        await pilot.pause(0.1)
     return value
 
 
