@@ -99,5 +99,8 @@ def test_tasks_that_share_a_pod(jobs: Jobs, gate: Gate, eventually: Callable[...
     failed, late = scheduler.describe_tasks(app_id, [1, 4])
     assert "exit code 4" in failed.msg and "no data" in failed.msg
     assert late.state.name == "CANCELLED"
-    phases = {pod["metadata"]["name"][-1]: pod["status"]["phase"] for pod in jobs.pods(app_id)}
-    assert phases == {"0": "Failed", "1": "Succeeded", "2": "Succeeded"}
+
+    def phases() -> dict[str, str]:
+        return {pod["metadata"]["name"][-1]: pod["status"]["phase"] for pod in jobs.pods(app_id)}
+
+    eventually(lambda: phases() == {"0": "Failed", "1": "Succeeded", "2": "Succeeded"})

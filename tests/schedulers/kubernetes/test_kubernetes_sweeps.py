@@ -16,9 +16,11 @@ import yaml
 from tests.schedulers.kubernetes.fake_cluster import Cluster, refusal
 from torchx.errors import BackendError, NotFoundError, NotSupportedError
 from torchx.runner import Runner
+from torchx.schedulers.kit.inside.run import Ran
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.tasks import values_line
 from torchx.schedulers.kubernetes import sweeps
+from torchx.schedulers.kubernetes.pod_files import PodFiles
 from torchx.schedulers.kubernetes.pods.facts import Pod, read_pod, unix_time
 from torchx.schedulers.kubernetes.sweeps import MAX_BYTES, table_of
 from torchx.schedulers.kubernetes_scheduler import KubernetesScheduler, create_scheduler
@@ -318,6 +320,29 @@ def test_what_becomes_of_tasks_in_one_pod(
     assert found is not None
     assert " ".join(one.state.name for one in found) == states
     assert why in found[2].msg
+
+
+def test_a_task_in_one_pod_with_others_is_cancelled(
+    cluster: Cluster, scheduler: KubernetesScheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process in its pod marks the task, and ends its program, whose pid is in a file."""
+    app_id = submit(scheduler, list("abcdef"), "{v}", pack=3)
+    status = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+    cluster.run_pods(cluster.of("jobs")[0], status)
+
+    def here(_: PodFiles, *argv: str) -> Ran:
+        done = subprocess.run(
+            [w.replace("/torchx-pack", str(tmp_path)) for w in argv], capture_output=True, check=False
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    monkeypatch.setattr(PodFiles, "run", here)
+    with subprocess.Popen(["sleep", "100"]) as program:
+        (tmp_path / "pid.2").write_text(f"{program.pid}\n")
+        scheduler.cancel_task(app_id, 2)
+        assert program.wait(10) == -15
+    scheduler.cancel_task(app_id, 1)  # has no pid yet
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pid.2", "skipped.1", "skipped.2"]
 
 
 def test_too_many_tasks_in_a_pod(cluster: Cluster, scheduler: KubernetesScheduler) -> None:

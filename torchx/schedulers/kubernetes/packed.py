@@ -33,8 +33,8 @@ _END = re.compile(r"torchx: exit code (\d+)\n?")
 _KILLED = (137, 143)
 _NEVER = {"reason": "NotStarted", "message": "an earlier task in the same pod was killed, and the pod with it"}
 _CANCEL = """\
-: >/torchx-pack/skipped.{k}
-read -r pid </torchx-pack/pid.{k} || exit 0
+: >"/torchx-pack/skipped.$1"
+read -r pid <"/torchx-pack/pid.$1" || exit 0
 kill "$pid" || exit 0
 end() { n=30; while [ "$n" -gt 0 ]; do sleep 1; kill -0 "$pid" || return; n=$((n - 1)); done; kill -KILL "$pid"; }
 end >/dev/null 2>&1 </dev/null &"""
@@ -161,6 +161,6 @@ def cancel(api: KubeApi, pods: Iterable[Object], k: int) -> None:
         name = next((c["name"] for c in going), "")
         if name and k in _numbers(pod, pack, count):
             named = {**pod, "spec": {"containers": [{"name": name}]}}
-            ran = PodFiles(api, named).run("sh", "-c", _CANCEL.format(k=k))
+            ran = PodFiles(api, named).run("sh", "-c", _CANCEL, "sh", str(k))
             if ran.exit_code:
                 raise BackendError(f"task {k} cannot be ended: {last_line(ran.stderr.decode('utf-8', 'replace'))}")
