@@ -169,7 +169,8 @@ def judge(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ONCE)
     final = state  # the state when the last replica will have ended
     if state is AppState.RUNNING:
         final = _fold_roles(facts, at_its_end=True)
-        if final is AppState.CANCELLED and facts.kind in _OF_THE_JOB and not facts.cancelled:
+        left = any(not is_terminal(replica.state) for replica in facts.replicas())
+        if left and final is AppState.CANCELLED and facts.kind in _OF_THE_JOB and not facts.cancelled:
             final = AppState.FAILED  # what ends the job ended its replicas, too
     suspects = _suspects(facts, final)
     failures: dict[_Position, Failure] = {}
