@@ -409,6 +409,17 @@ def test_a_policy_is_asked_after_each_attempt() -> None:
     assert [call for call in engine.calls if call.startswith("start")] == ["start r-0", "start r-1"]
 
 
+def test_what_a_killed_watcher_has_started_goes_on() -> None:
+    """It was killed before it could mark that: a piece that runs, perhaps since yesterday, is not stopped for it."""
+    engine = Engine(2, policy="error:1")
+    engine.names = {c: f"a-1-{c}.app1.due" for c in engine.states}
+    engine.states["r-1"] = ("exited", 3)
+    engine.script = [engine.ends("r-0"), engine.ends("r-1")]
+    engine.watch()
+    assert engine.calls == ["rename r-0", "stop r-1", "start r-1", "rename r-1"]
+    assert engine.done == {"r-0": ("exited", "app1"), "r-1": ("exited", "app1")}
+
+
 def test_a_lone_container_with_a_policy_is_watched() -> None:
     """Its end is a success, and the policy is not evaluated."""
     engine = Engine(1, policy="error:1")

@@ -329,9 +329,13 @@ class Watcher:
         if not self._rename((c, step.mark(c, due=True)) for c in by_failure[:1]):
             return
         self._rename((c, step.mark(c, due=True)) for c in by_failure[1:])
-        if not self._end(job, [c for c in step.again if not is_terminal(c.state)]):
+        # A policy restarts only what has ended: what runs was started by a watcher that was killed since.
+        begun = {c.id for c in step.again if gangs.rules_of(job).policy and c.mark.due and c.raw == "running"}
+        if begun:
+            self._remove_due(step, begun)
+        ids = {c.id for c in step.again} - begun
+        if not self._end(job, [c for c in step.again if c.id in ids and not is_terminal(c.state)]):
             return
-        ids = {c.id for c in step.again}
         for first in (True, False):  # replicas 0 first: the others resolve their names as soon as they start
             fresh = self._job()
             if fresh is None or any(c.mark.cancelled for c in fresh.containers):
