@@ -67,14 +67,12 @@ def may_start_again(argv: list[str], env: dict[str, str]) -> bool:
     """
     import subprocess  # not at the head: most jobs have no such program
 
-    null, code = subprocess.DEVNULL, -signal.SIGKILL
+    null = subprocess.DEVNULL
     for _ in range(_TRIES):
-        if code != -signal.SIGKILL:
-            break
         try:
-            code = subprocess.run(
-                argv, env=env, stdin=null, stdout=null, stderr=null, timeout=_PATIENCE_S, check=False
-            ).returncode
+            code = subprocess.call(argv, env=env, stdin=null, stdout=null, stderr=null, timeout=_PATIENCE_S)
         except (OSError, subprocess.TimeoutExpired):
             return False
+        if code != -signal.SIGKILL:
+            break
     return code == 0
