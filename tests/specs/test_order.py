@@ -146,7 +146,7 @@ def test_backends_that_cannot() -> None:
         _check_order(app, "some", Capabilities(order=("tcp",)))
 
 
-@pytest.mark.parametrize("scheduler", ["aws_batch", "aws_sagemaker", "kubernetes_mcad"])
+@pytest.mark.parametrize("scheduler", ["aws_sagemaker", "kubernetes_mcad"])
 def test_backends_without_order(scheduler: str) -> None:
     """Before anything is submitted."""
     caps = get_scheduler_factories()[scheduler]("tests").capabilities

@@ -91,6 +91,7 @@ class AWSBatchScheduler(SpecialJobs):
         exec=True,
         retries=("APPLICATION",),
         multi_role=True,
+        order=("tcp", "http", "log", "file"),
         mounts=("bind", "volume", "device"),
         secrets=("aws-sm",),
         priority=True,

@@ -19,6 +19,7 @@ from torchx.specs.api import AppDef, Resource, Role
 from torchx.specs.wishes.after import AFTER
 
 QUEUE = "torchx-tests"
+collect_ignore = ["nodes.py"]  # it imports moto, which lies elsewhere
 
 
 @pytest.fixture(scope="session")

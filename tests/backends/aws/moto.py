@@ -7,10 +7,9 @@ As a program::
 
 State lies below ``$TORCHX_BACKENDS`` (default ``/var/tmp/torchx-backends``), in ``aws``.
 
-What Batch does and moto 5.2 leaves out is added by :data:`_LAUNCHER`: AWS_BATCH_JOB_NODE_INDEX in the containers of a
-multi-node job and AWS_BATCH_JOB_ARRAY_INDEX in those of an array, the end of an array one of whose tasks failed, that its
-tasks are terminated with it, and the exit code in DescribeJobs (moto tells it in ListJobs). Moto has neither descriptions
-nor log streams of single nodes: those are shown by the tests of answers, in ``tests/schedulers``.
+What Batch does and moto 5.2 leaves out is added by :data:`_LAUNCHER`: AWS_BATCH_JOB_ARRAY_INDEX in the containers of an
+array, the end of an array one of whose tasks failed, that its tasks are terminated with it, and the exit code in
+DescribeJobs (moto tells it in ListJobs). :mod:`tests.backends.aws.nodes` runs multi-node jobs in moto's stead.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -39,6 +39,7 @@ _processes: list[subprocess.Popen[bytes]] = []
 _LAUNCHER = '''
 import re, sys
 import docker.client
+import torchx_nodes
 from docker.models.containers import ContainerCollection
 from moto.batch.models import Job
 from moto.server import main
@@ -68,14 +69,15 @@ Job.describe = describe_with_exit_code
 run = ContainerCollection.run
 UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 
-def run_node(self, image, command=None, **kwargs):
-    """The container of a node, or of a task, is called `<job>-<id>-<index>`; a single one `<job>-<id>`."""
+def run_task(self, image, command=None, **kwargs):
+    """The container of a task is called `<job>-<id>-<index>`; a single one `<job>-<id>`."""
     found = re.search(UUID + r"-(\\\\d+)$", kwargs.get("name") or "")
-    if found:
-        kwargs["environment"].update(AWS_BATCH_JOB_NODE_INDEX=found[1], AWS_BATCH_JOB_ARRAY_INDEX=found[1])
+    if found and "AWS_BATCH_JOB_NODE_INDEX" not in kwargs["environment"]:
+        kwargs["environment"].update(AWS_BATCH_JOB_ARRAY_INDEX=found[1])
     return run(self, image, command, **kwargs)
 
-ContainerCollection.run = run_node
+ContainerCollection.run = run_task
+torchx_nodes.install()
 sys.exit(main(sys.argv[1:]))
 '''.replace("\\\\", "\\")
 
@@ -92,6 +94,7 @@ def up() -> bool:
             return False
         launcher = STATE / "launcher.py"
         launcher.write_text(_LAUNCHER)
+        shutil.copy(Path(__file__).with_name("nodes.py"), STATE / "torchx_nodes.py")
         log = STATE / "moto.log"
         env = {**environment(), "AWS_DEFAULT_REGION": "us-east-1"}
         with log.open("wb") as out:

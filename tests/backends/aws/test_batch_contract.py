@@ -16,7 +16,7 @@ from torchx.testing import SchedulerContract
 
 @pytest.mark.usefixtures("queue")
 class TestBatch(SchedulerContract):
-    """On moto's server, which writes one log for all nodes: what tells replicas apart is shown by tests of answers."""
+    """On moto's server."""
 
     cfg: Mapping[str, Any] = {"queue": QUEUE}
     unknown_id = f"{QUEUE}:no-such-job"
@@ -37,7 +37,3 @@ class TestBatch(SchedulerContract):
 
     def rendered(self, info: Any) -> str:
         return f"{info.request.job_def}\n{info.request.request()}"
-
-    @pytest.mark.skip(reason="moto has one log stream for all nodes of a job")
-    def test_logs(self) -> None:  # type: ignore[override]  # it is skipped
-        """See the tests of answers."""

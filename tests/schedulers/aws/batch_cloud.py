@@ -230,6 +230,16 @@ class Logs:
     def get_log_events(self, **params):
         return self.cloud.serve("logs", "get_log_events", lambda: self._get(**params), params)
 
+    def filter_log_events(self, **params):
+        return self.cloud.serve("logs", "filter_log_events", lambda: self._filter(**params), params)
+
+    def _filter(self, logGroupName, logStreamNames, filterPattern, nextToken="0"):
+        (name,), wanted = logStreamNames, filterPattern.strip('"')
+        events = [(t, m) for t, m in self.streams.get((logGroupName, name), ()) if wanted in m]
+        start = int(nextToken)
+        page = [{"timestamp": t, "message": m} for t, m in events[start : start + self.page]]
+        return {"events": page, **({"nextToken": str(start + self.page)} if start + self.page < len(events) else {})}
+
     def _get(self, logGroupName, logStreamName, startFromHead, nextToken=None, startTime=0, endTime=2**60, limit=None):
         if (logGroupName, logStreamName) not in self.streams:
             raise refusal("ResourceNotFoundException", "The specified log stream does not exist.")

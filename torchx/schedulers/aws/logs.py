@@ -20,6 +20,8 @@ _Object = dict[str, Any]
 _Seen = tuple[bool, Streams]
 """Whether a job has ended, and its log streams."""
 
+MARK = "@torchx-order"
+"""Begins the lines of ``batch/order_node.py``, which are not shown."""
 _POLL_S = 2.0
 _TAIL_EVENTS = 200
 # CloudWatch shows the last lines some time after the end of a job.
@@ -103,7 +105,8 @@ class ReplicaLog(Lines):
             for name, reader in self._readers(readers, streams):
                 for event in reader.news():
                     seen = True
-                    yield name, _line(event).encode("utf-8", "replace"), int(event.get("timestamp") or 0) * 10**6
+                    if MARK not in (line := _line(event)):
+                        yield name, line.encode("utf-8", "replace"), int(event.get("timestamp") or 0) * 10**6
             if not self._query.follow:
                 return
             quiet = 0 if seen or not ended else quiet + 1
@@ -131,7 +134,7 @@ def tail(client: Any, group: str, stream: str) -> str:
         page = call(client, "get_log_events", _DOING, **params)
     except TorchXError:
         return ""
-    return "".join(map(_line, page.get("events") or ()))
+    return "".join(line for line in map(_line, page.get("events") or ()) if MARK not in line)
 
 
 def _line(event: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torchx.schedulers.aws.batch import pieces
+from torchx.schedulers.aws.batch import order, pieces
 from torchx.schedulers.aws.batch.attempts import attempts_of
 from torchx.schedulers.aws.batch.container import resource_from_resource_requirements
 from torchx.schedulers.aws.batch.node_command import unwrap
@@ -54,10 +54,11 @@ class Group:
         return self._words[2]
 
     @property
-    def _words(self) -> tuple[list[str], dict[str, str], Chain | None]:
-        words, own = unwrap([str(word) for word in self.container.get("command") or ()])
+    def _words(self) -> tuple[list[str], dict[str, str], Chain | None, order.Orders]:
+        words, orders = order.unwrap([str(word) for word in self.container.get("command") or ()])
+        words, own = unwrap(words)
         words, chain = pieces.unwrap(words)
-        return words, own, chain
+        return words, own, chain, orders
 
     @property
     def name(self) -> str:
@@ -158,7 +159,7 @@ def groups(job: _Object) -> list[Group]:
 def role_of(group: Group, retries: int) -> Role:
     """Return the role as it was submitted, as far as the description contains it."""
     container = group.container
-    words, own, _ = group._words
+    words, own, _, orders = group._words
     env = {name: value for name, value in group.env.items() if name not in OURS and not name.startswith("AWS_BATCH")}
     requirements = container.get("resourceRequirements") or [
         {"type": kind, "value": str(container[key])}
@@ -168,7 +169,7 @@ def role_of(group: Group, retries: int) -> Role:
     resource = resource_from_resource_requirements(requirements)
     if group.instance_type:
         resource.capabilities[K8S_ITYPE] = group.instance_type
-    return Role(
+    role = Role(
         name=group.name,
         image=group.env.get(ENV_IMAGE) or str(container.get("image") or ""),
         entrypoint=words[0] if words else "",
@@ -179,6 +180,7 @@ def role_of(group: Group, retries: int) -> Role:
         retry_policy=RetryPolicy.APPLICATION,
         resource=resource,
     )
+    return order.with_order(role, orders)
 
 
 def exit_code(job: _Object) -> int | None:

@@ -45,8 +45,8 @@ def to_fargate(definition: _Object, *, assign_public_ip: bool) -> _Object:
     """
     if definition["type"] != "container":
         raise NotSupportedError(
-            "the queue is a Fargate queue, which runs single containers only; this job has several or names an "
-            "instance type",
+            "the queue is a Fargate queue, which runs single containers only; this job has several, an order, "
+            "or an instance type",
             hint="use a queue of EC2 instances",
         )
     container = dict(definition["containerProperties"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx.errors import TorchXError
 from torchx.schedulers.aws.base import AwsScheduler
-from torchx.schedulers.aws.batch import answers, logs, queues
+from torchx.schedulers.aws.batch import answers, logs, order, queues
 from torchx.schedulers.aws.batch import client as calls
 from torchx.schedulers.aws.batch.reasons import CANCELLED_BY_US
 from torchx.schedulers.aws.client import Clients
@@ -40,7 +40,9 @@ class BatchJobs(AwsScheduler):
         if not detailed:
             return answers.facts_of(app_id, job, {}, region=self._region)
         waits = self._why_stuck(job) if job.get("status") == "RUNNABLE" and not job.get("statusReason") else ""
-        return answers.facts_of(app_id, job, calls.nodes(self._client, job), region=self._region, waits=waits)
+        nodes = calls.nodes(self._client, job)
+        facts = answers.facts_of(app_id, job, nodes, region=self._region, waits=waits)
+        return order.in_order(facts, lambda: logs.order_marks(self._clients, job, nodes))
 
     def _why_stuck(self, job: _Object) -> str:
         """Inspects the queue; returns no reason if that fails."""

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchx.errors import ConfigError, NotSupportedError, SpecError
-from torchx.schedulers.aws.batch import attempts, node_command
+from torchx.schedulers.aws.batch import attempts, node_command, order
 from torchx.schedulers.aws.batch import container as parts
 from torchx.schedulers.aws.batch.client import PREFIX
 from torchx.schedulers.aws.batch.fargate import to_fargate
 from torchx.schedulers.aws.batch.options import AUTO, DEFAULT_USER, FARGATE, AWSBatchOpts, check
+from torchx.schedulers.aws.batch.order import Orders
 from torchx.schedulers.aws.batch.pieces import Chain
 from torchx.schedulers.aws.batch.queues import Queue
 from torchx.schedulers.aws.instances import wanted
@@ -99,12 +100,14 @@ def render_job(
     app_id = f"{opts.queue}:{name}"
     types = [wanted(role, "aws_batch") for role in app.roles]
     instance_type = parts.one_instance_type(found[0] for found in types if found)
-    several = sum(role.num_replicas for role in app.roles) > 1
+    orders = order.orders_for(app, chain)
+    several = bool(orders) or sum(role.num_replicas for role in app.roles) > 1
     ranges: list[_Object] = []
     per_job: list[_Object] = []
     first = 0
     for index, role in enumerate(app.roles):
-        container, late = _render_container(role, index, app_id, opts, first=first if several else None, chain=chain)
+        at = first if several else None
+        container, late = _render_container(role, index, app_id, opts, first=at, chain=chain, orders=orders)
         if instance_type:
             container["instanceType"] = instance_type
         targets = f"{first}:{first + role.num_replicas - 1}"
@@ -147,7 +150,7 @@ def for_queue(definition: _Object, queue: Queue, opts: AWSBatchOpts, app_name: s
     if queue.kinds == {"SPOT"} and definition["type"] == "multinode":
         raise NotSupportedError(
             f"queue `{queue.name}` has spot instances only, on which Batch does not run multi-node jobs (this job has "
-            "several replicas, or names an instance type)",
+            "several replicas, an order, or an instance type)",
             hint="use a queue of on-demand instances; or one replica, and cpu, gpu and memMB instead of the type",
         )
     return definition
@@ -162,17 +165,17 @@ def with_name(definition: _Object, app_name: str) -> _Object:
 
 
 def _render_container(
-    role: Role, index: int, app_id: str, opts: AWSBatchOpts, *, first: int | None, chain: Chain | None
+    role: Role, index: int, app_id: str, opts: AWSBatchOpts, *, first: int | None, chain: Chain | None, orders: Orders
 ) -> tuple[_Object, list[_Object]]:
     """Return the container of a role's nodes, and the variables that contain the app id, which are passed as overrides.
 
     ``first`` is the index of the role's first node; None: the job has a single node.
     """
-    several = first is not None
+    several, replica = first is not None, macros.replica_id if orders else REPLICA
     values = macros.Values(
         img_root="",
         app_id=app_id,
-        replica_id=REPLICA if several and role.num_replicas > 1 else "0",
+        replica_id=replica if several and role.num_replicas > 1 else "0",
         rank0_env=ENV_RANK0_HOST,
     )
     applied = values.apply(role)
@@ -181,7 +184,9 @@ def _render_container(
     words = [applied.entrypoint, *applied.args]
     words = chain.wrap(words) if chain else words
     env = {ENV_ROLE_INDEX: str(index), ENV_ROLE_NAME: role.name, ENV_IMAGE: role.image}
-    if first is not None:
+    if orders:
+        words, env = order.wrap(words, orders, index), {**env, **applied.env}
+    elif first is not None:
         words, shared = node_command.wrap(words, applied.env, first)
         env.update(shared)
     else:
@@ -190,7 +195,7 @@ def _render_container(
     if sum(len(name) + len(value) for name, value in late.items()) > MAX_OVERRIDES:
         late = {}
     volumes, points, devices = parts.render_mounts(applied)
-    if REPLICA in str((volumes, points, devices)):
+    if replica in str((volumes, points, devices)):
         raise SpecError(f"role `{role.name}`: a mount uses `replica_id`, but Batch mounts the same for all replicas")
     needed = parts.DEFAULT_RESOURCE if role.resource.is_unset else role.resource
     container: _Object = {
