@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+import pytest
+
 from tests.runner.memory_backend import MemoryScheduler
 from torchx.runner.watching import pace
 from torchx.schedulers.kit.caps import Capabilities
@@ -43,3 +45,13 @@ def test_a_role_that_prints_no_steps_hides_none_of_the_others() -> None:
     backend, status = Printing(), _status(("server", 50))
     pace.fill(status, backend, "app")
     assert (status.pace, backend.read) == (None, [("server", 0)])
+
+
+@pytest.mark.parametrize(("hint", "step"), [(0.1, 2), (10.0, None)], ids=["on this machine", "elsewhere"])
+def test_steps_of_a_job_that_has_ended(hint, step):
+    """Where reading the output costs little, its last step is shown, and no time left."""
+    backend, status = Printing(), _status(("trainer", 1))
+    backend.wait_hint = hint
+    status.state = status.roles[0].replicas[0].state = AppState.FAILED
+    pace.fill(status, backend, "app")
+    assert (status.pace and (status.pace.step, status.pace.left_s)) == (step and (step, None))

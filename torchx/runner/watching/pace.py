@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _RECENT_S = 900.0
+_NEAR_S = 1.0  # of schedulers on this machine
 _MAX_LINES, _MAX_REPLICAS = 20_000, 64
 
 
 def fill(status: AppStatus, backend: Scheduler[Any], app_id: str) -> None:
-    """Implement :meth:`Runner.fill_pace`. Reads output only while the job runs."""
+    """Implement :meth:`Runner.fill_pace`. Reads output of schedulers elsewhere only while the job runs."""
     replicas = [replica for role in status.roles for replica in role.replicas]
     if status.tasks is not None or not replicas:
         return
@@ -30,11 +31,13 @@ def fill(status: AppStatus, backend: Scheduler[Any], app_id: str) -> None:
     with contextlib.suppress(TorchXError):  # the status is useful without
         if isinstance(backend, ReportsSteps):
             ranks = backend.steps(app_id)
-        if not ranks and status.state == AppState.RUNNING and backend.capabilities.logs:
-            there = [(one.role, one.id) for one in replicas if one.state == AppState.RUNNING]
+        over = status.is_terminal() and backend.wait_hint <= _NEAR_S
+        if not ranks and backend.capabilities.logs and (over or status.state == AppState.RUNNING):
+            since = (status.ended_at or time.time()) - _RECENT_S
+            there = [(one.role, one.id) for one in replicas if over or one.state == AppState.RUNNING]
             first = [*{role: (role, k) for role, k in reversed(there)}.values()]
-            if ranks := _printed(backend, app_id, first):
-                ranks += _printed(backend, app_id, [one for one in there if one not in first][:_MAX_REPLICAS])
+            if ranks := _printed(backend, app_id, first, since):
+                ranks += _printed(backend, app_id, [one for one in there if one not in first][:_MAX_REPLICAS], since)
     began = max((one.started_at or 0.0 for one in replicas), default=0.0)
     reports = any(one.points[-1][0] >= began for one in ranks)  # and not only an earlier attempt
     now = time.time() if reports and status.state == AppState.RUNNING else 0.0
@@ -44,10 +47,10 @@ def fill(status: AppStatus, backend: Scheduler[Any], app_id: str) -> None:
         status.pace.stalled_s = 0.0
 
 
-def _printed(backend: Scheduler[Any], app_id: str, replicas: Sequence[tuple[str, int]]) -> list[Rank]:
+def _printed(backend: Scheduler[Any], app_id: str, replicas: Sequence[tuple[str, int]], since: float) -> list[Rank]:
     caps = backend.capabilities
     query = LogQuery(
-        since=time.time() - _RECENT_S if caps.log_since else None,
+        since=since if caps.log_since else None,
         last=_MAX_LINES,
         stream=Stream.STDOUT if "stdout" in caps.log_streams else None,
         timestamps=caps.log_timestamps,

@@ -147,6 +147,14 @@ def test_without_traceback_the_last_line_counts() -> None:
     assert _failure("").summary() == "exit code 1"
 
 
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_report_of_a_step_is_no_cause(stream: str) -> None:
+    """On schedulers without shared files, ranks print one every ten seconds, and other programs at each step."""
+    text = "no data in /data\n[trainer0]:::torchx progress step=7 total=9\n::torchx progress step=8 total=9\n"
+    found = read_failure(Evidence(**{stream: text}), exit_code=3)
+    assert found.summary() == "exit code 3: no data in /data" and "progress" not in found.traceback
+
+
 def test_the_error_file_wins_when_it_says_more() -> None:
     """torchelastic's file with a traceback is the cause; one without yields to the traceback in stderr."""
     full = '{"message": {"message": "RuntimeError: x", "extraInfo": {"py_callstack": "T", "timestamp": "5"}}}'

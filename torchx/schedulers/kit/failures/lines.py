@@ -1,4 +1,4 @@
-"""Splits a stream into plain lines: no escapes, no prefixes of loggers, no boxes, no source lines below warnings."""
+"""Splits a stream into plain lines: no escapes, prefixes of loggers, boxes, reports of steps, source below warnings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from torchx.schedulers.kit.failures.tracebacks import HEADER, bounded
+from torchx.settings import STEPS_LINE
 
 _LONGEST_LINE = 4000  # bounds the time of regular expressions
 _ANSI = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
@@ -34,7 +35,7 @@ def clean(text: str) -> list[str]:
     ['KeyError: 1']
     """
     text = re.sub(_ANSI, "", text.replace("\r\n", "\n").replace("\r", "\n"))
-    lines = [bounded(line, _LONGEST_LINE) for line in text.split("\n")]
+    lines = [bounded(line, _LONGEST_LINE) for line in text.split("\n") if STEPS_LINE not in line]
     if HEADER in text:
         lines = _by_writer(lines)
     if " in " in text or "─" in text:
