@@ -153,7 +153,7 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
             from torchx.schedulers.slurm.nodes import first_to_start
 
             run = functools.partial(self.run_command, self._site_of(cfg))
-            opts.partition = first_to_start(run, opts, app.roles)
+            opts.partition = first_to_start(run, opts, app.roles, wishes.spares)
         if wishes.retry:
             from torchx.schedulers.slurm.attempts import policy
 

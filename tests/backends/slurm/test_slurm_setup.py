@@ -13,6 +13,7 @@ from tests.backends.slurm.conftest import PATIENCE_S
 from torchx.runner import Runner, get_runner
 from torchx.specs import AppDef, AppStatus, Resource, Role
 from torchx.specs.wishes.checks import CHECK_NODES, SPARES
+from torchx.specs.wishes.retries import RETRY
 from torchx.specs.wishes.setup import SETUP
 from torchx.specs.wishes.stages import STAGE
 
@@ -67,6 +68,20 @@ def test_spare_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             log = "".join(runner.log_lines(handle, "r", 0))
             assert "torchx: node left out: n1: GPU 0 has 2 uncorrected memory errors (ECC)" in log
         assert "node check failed: n1: GPU 0 has 2" in status.format()
+
+
+def test_the_next_attempt_avoids_a_node_that_failed_its_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm itself takes the node for fine."""
+    shim = tmp_path / "nvidia-smi"
+    shim.write_text('#!/bin/sh\n[ "$SLURMD_NODENAME" = n1 ] && n=2 || n=0; echo "0, $n, Not Active"\n')
+    shim.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    role = Role("r", "", entrypoint="true", num_replicas=2, resource=Resource(1, 0, 50))
+    app = AppDef("unfit", [role], metadata={CHECK_NODES: "gpus", RETRY: "node:1:avoid"})
+    with get_runner() as runner:
+        status = runner.wait(runner.run(app, "slurm"), wait_interval=0.2)
+    assert status is not None and status.state.name == "SUCCEEDED", status
+    assert [(a.kind, a.avoid) for a in status.attempts] == [("node", ["n1"])]
 
 
 def test_data_is_sent_to_all_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

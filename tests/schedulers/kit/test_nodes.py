@@ -85,6 +85,17 @@ def test_the_partition_that_starts_first() -> None:
         slurm.first_to_start(run(refused), SlurmOpts(), [role])
 
 
+@pytest.mark.parametrize(("replicas", "least", "spares", "nodes"), [(6, None, 0, 3), (5, None, 2, 5), (6, 2, 0, 1)])
+def test_how_many_nodes_it_asks_for(replicas: int, least: int | None, spares: int, nodes: int) -> None:
+    """Two replicas share one; an elastic job starts with the least number."""
+    role = Role("r", "", num_replicas=replicas, min_replicas=least, resource=Resource(1, 0, 100))
+    asked: list[str] = []
+    slurm.first_to_start(
+        lambda argv, **_: asked.extend(argv) or run(ANSWERS)(argv), SlurmOpts(replicas_per_node=2), [role], spares
+    )
+    assert {word for word in asked if word.startswith("--nodes")} == {f"--nodes={nodes}"}
+
+
 def test_lsf() -> None:
     """Slots and GPUs of hosts that take jobs; an LSF that knows no GPU fields has none."""
     head = "HOST_NAME          STATUS          JL/U    MAX  NJOBS    RUN\n"

@@ -284,11 +284,13 @@ def test_options_that_are_given_go_before(write: Any, slurm: Any) -> None:
 def test_refused_on_slurm(write: Any) -> None:
     """Features that need torchx's own script are rejected."""
 
-    def dryrun(app: AppDef) -> None:
+    def dryrun(app: AppDef, **cfg: str) -> None:
         with Runner("test") as runner:
-            runner.dryrun(app, "slurm")
+            runner.dryrun(app, "slurm", cfg)
 
     app = utils.sbatch(write(script("-t 5")))
+    with pytest.raises(NotSupportedError, match="a job of its own"):
+        dryrun(app, **{"in": "7"})
     app.metadata[RETRY] = "standard"
     with pytest.raises(NotSupportedError, match="requeued"):
         dryrun(app)

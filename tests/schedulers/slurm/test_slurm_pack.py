@@ -119,6 +119,10 @@ def test_what_is_refused(cluster: Cluster, scheduler: SlurmScheduler) -> None:
     tasks = TaskList(names=["k"], points=[("1",), ("2",)], pack=2)
     with pytest.raises(NotSupportedError, match="several replicas"):
         submitter(scheduler, scheduler.submit_dryrun(app, {}), tasks)
+    again = AppDef("job", [Role("w", "", entrypoint="true", max_retries=1)])
+    with pytest.raises(NotSupportedError, match="not started again") as e:
+        submitter(scheduler, scheduler.submit_dryrun(again, {}), tasks)
+    assert "`--pack`" in e.value.hint
     local = create_scheduler("test")
     info = local.submit_dryrun(app, {})
     info._scheduler = "local_cwd"

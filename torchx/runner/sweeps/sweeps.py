@@ -121,7 +121,7 @@ def submitter(backend: Scheduler[Any], info: AppDryRunInfo[Any], tasks: TaskList
             backend.check_tasks(info, tasks)
         except NotSupportedError as e:
             if tasks.pack > 1:
-                raise
+                raise NotSupportedError(str(e), hint=e.hint or "omit `--pack`, or what it does not support") from e
             why = str(e)
         else:
             return backend

@@ -77,9 +77,9 @@ def pools(run: Run, opts: SlurmOpts, need: Resource | None, count: int) -> list[
     return found
 
 
-def first_to_start(run: Run, opts: SlurmOpts, roles: Sequence[Role]) -> str:
+def first_to_start(run: Run, opts: SlurmOpts, roles: Sequence[Role], spares: int = 0) -> str:
     """Return the partition in which a job starts first; BackendError, with the reasons, if none takes it."""
-    count = sum(role.num_replicas for role in roles)
+    count = sum(role.min_replicas or role.num_replicas for role in roles) + spares * opts.replicas_per_node
     largest = max(roles, key=lambda role: (role.resource.gpu, role.resource.cpu, role.resource.memMB)).resource
     names = dict.fromkeys(node.pool for node in nodes(run) if node.usable)
     found = {name: _start(run, opts, largest, count, name) for name in names}
@@ -93,7 +93,7 @@ def first_to_start(run: Run, opts: SlurmOpts, roles: Sequence[Role]) -> str:
 def _start(run: Run, opts: SlurmOpts, need: Resource, count: int, partition: str) -> tuple[float | None, str]:
     """Return the time at which a job would start in a partition, or why it never does."""
     options, _ = node_options(Role("nodes", "", resource=need), opts, nomem=need.memMB < 0 or opts.nomem)
-    options.update(partition=partition, nodes=str(count))
+    options.update(partition=partition, nodes=str(-(-count // opts.replicas_per_node)))
     words = [f"--{name}" if value is None else f"--{name}={value}" for name, value in options.items()]
     argv = ["env", "TZ=UTC", "SLURM_TIME_FORMAT=%Y-%m-%dT%H:%M:%S", "sbatch", "--test-only", *words]
     done = run(argv, stdin="#!/bin/sh\ntrue\n")

@@ -63,6 +63,8 @@ def script_request(app: AppDef, opts: SlurmOpts, *, name: str) -> ScriptRequest:
     wishes = Wishes.of(app)
     if wishes.retry:
         raise NotSupportedError("a batch script decides itself whether it is requeued", hint="omit `--retry`")
+    if opts.in_:
+        raise NotSupportedError("a batch script is a job of its own", hint="omit `in`, or run it with `utils.sh`")
     if wishes.watchdog:
         raise NotSupportedError("a watchdog is not available for batch scripts", hint="omit `--watchdog`")
     if wishes.idle:
