@@ -244,6 +244,13 @@ def test_every_module_has_a_room() -> None:
     assert [m for m in MODULES if not known(m)] == []
 
 
+def test_every_module_can_be_imported() -> None:
+    """Without the packages that it needs when it is used."""
+    for module in MODULES:
+        if not module.endswith("__main__"):
+            importlib.import_module(module)
+
+
 def test_lower_never_imports_higher() -> None:
     """No import, at any depth, points from a lower room to a higher one. Names for annotations may come from anywhere."""
     wrong = []
