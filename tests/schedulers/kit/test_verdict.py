@@ -424,3 +424,16 @@ def test_who_says_only_that_it_was_told_to_end_is_not_to_blame() -> None:
         )
         assert verdict.cause is not None
         assert (verdict.cause.kind, verdict.cause.message) == ("timeout", cause)
+
+
+@pytest.mark.parametrize(
+    ("started", "attempts", "expected"),
+    [(500.0, [100.0, 300.0], 100.0), (500.0, [0.0], 500.0), (90.0, [100.0], 90.0), (None, [100.0], None)],
+    ids=["the first of several", "not known", "created before", "it waits"],
+)
+def test_a_job_starts_with_its_first_attempt(
+    started: float | None, attempts: list[float], expected: float | None
+) -> None:
+    """What it uses counts from then, whichever attempt is the first that somebody sees."""
+    past = [Attempt(started=at, ended=at + 50, again=True) for at in attempts]
+    assert describe(job(replica(0, RUNNING), started=started, attempts=past)).started_at == expected

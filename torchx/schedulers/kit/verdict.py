@@ -425,6 +425,7 @@ def describe(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ON
 
         facts = with_order(facts)
     verdict = judge(facts, look, at_once=at_once)
+    starts = [facts.started, *(attempt.started for attempt in facts.attempts)] if facts.started else []
     return DescribeAppResponse(
         app_id=facts.app_id,
         state=verdict.state,
@@ -437,7 +438,7 @@ def describe(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ON
         metadata=dict(facts.metadata),
         roles_statuses=[_role_status(role, verdict) for role in facts.roles],
         roles=list(facts.definition),
-        started_at=facts.started,
+        started_at=min(filter(None, starts), default=facts.started),
         ended_at=facts.ended if is_terminal(verdict.state) else None,
     )
 
