@@ -134,6 +134,9 @@ def test_an_attempt_that_put_itself_back(folder: Path) -> None:
     again = attempts.attempt_ended(str(folder), "requeued")
     assert (again.kind, again.ended) == ("error", first.ended)
     assert len((folder / "attempts.jsonl").read_text().splitlines()) == 1
+    (folder / "events").write_text(f"{UP}100 down w/0 3\n100 retry 1\n{UP}100 down w/0 3\n")
+    second = attempts.attempt_ended(str(folder), "failed")
+    assert second.ended > first.ended, "it began within the same second"
 
 
 @pytest.mark.parametrize(

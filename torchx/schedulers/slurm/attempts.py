@@ -73,7 +73,7 @@ def attempt_ended(folder: str, how: str) -> Attempt:
     attempts = list(job.attempts)
     if how == "requeued" and job.events.retrying:
         return attempts[-1]
-    if attempts and attempts[-1].started == job.events.started > 0:
+    if len(attempts) >= job.events.starts > 0:
         return attempts[-1]  # by this program, which was killed after it had recorded it
     verdict = judge(facts_of(job), functools.partial(left_in, place))
     paths = [f"{path}/{name}" for path in job.events.replicas for name in (STDOUT_LOG, STDERR_LOG)]
