@@ -389,14 +389,16 @@ def test_ssh_that_hangs_or_is_missing(fake: FakeSsh, monkeypatch: pytest.MonkeyP
 def test_all_connections_are_closed(fake: FakeSsh) -> None:
     """Those of this machine and home, with their locks; others stay."""
     master = Master("login")
-    folder = Path(master.socket).parent  # where paths are long, all homes of this user share it
-    before = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    folder = Path(master.socket).parent  # where paths are long, all homes of this user share it, other tests, too
+    other = folder / f"other-{os.getpid()}"
     master.ensure()
-    (folder / "other-1").touch()
+    other.touch()
     assert (folder / f"{Path(master.socket).name}.lock").exists()
     ssh_master.end_all()
-    assert {path.name for path in folder.iterdir()} == before | {"other-1"}
-    (folder / "other-1").unlink()
+    assert [path.name for path in folder.iterdir() if path.name.startswith((ssh_master._prefix(), other.name))] == [
+        other.name
+    ]
+    other.unlink()
     assert fake.calls()[-1] == "exit"
     assert fake.calls().count("exit") == 1
 
