@@ -36,6 +36,7 @@ FAILURES = {
     ". ./missing.sh": ". ./missing.sh (exit 1)",
     "true && exit 4": "exit 4 (exit 4)",
     "exit 0": "exit 0 (exit 0)",
+    ". ./exits.sh": ". ./exits.sh (exit 0)",
     "f() { false; return 3; }; f x": "f x (exit 3)",
     "if [": "its lines (exit 2)",
     "python3 -c 'raise ValueError(1)'": "python3 -c 'raise ValueError(1)' (exit 1)",
@@ -94,8 +95,10 @@ def test_the_program_has_the_environment(runner: Runner, tmp_path: Path, schedul
 
 
 @pytest.mark.parametrize("line", FAILURES)
-def test_a_failure_is_named(runner: Runner, line: str) -> None:
+def test_a_failure_is_named(runner: Runner, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command that failed, not the whole text; the program does not run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exits.sh").write_text("export A=1\nexit 0\n")
     argv = [word.replace("$${", "${") for word in commands(runner, "slurm", LINES.format(line))]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert "unreached" not in done.stdout and "<" not in done.stdout
@@ -106,9 +109,18 @@ def test_a_failure_is_named(runner: Runner, line: str) -> None:
 
 
 @pytest.mark.parametrize("line", FAILURES)
+def test_a_function_that_exits(runner: Runner) -> None:
+    """Its line may not be known, but it is a failure, and not a signal."""
+    argv = [word.replace("$${", "${") for word in commands(runner, "slurm", "f() { g; }; g() { exit 0; }; f")]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and done.stderr.startswith("torchx: set-up failed: ") and not done.stdout
+
+
 @pytest.mark.skipif(shutil.which("dash") is None, reason="no dash here")
-def test_a_failure_without_bash(runner: Runner, line: str) -> None:
+def test_a_failure_without_bash(runner: Runner, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no name, but the program does not run, and the replica does not succeed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exits.sh").write_text("export A=1\nexit 0\n")
     _, *argv = [word.replace("$${", "${") for word in commands(runner, "slurm", LINES.format(line))]
     done = subprocess.run(["dash", *argv], capture_output=True, text=True, check=False)
     assert "unreached" not in done.stdout and "<" not in done.stdout

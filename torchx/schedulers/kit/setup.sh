@@ -20,7 +20,8 @@ if [ -z "${BASH_VERSION-}" ]; then
 fi
 torchx_failed() {
   trap - DEBUG ERR EXIT
-  if (($1 == 143)) || { ((!$1)) && [[ $2 != exit* ]]; }; then
+  # `exit` makes `eval` the current command, a signal does not
+  if (($1 == 143)) || { ((!$1)) && [[ $3 != exit* && $3 != 'eval "$torchx_lines"'* ]]; }; then
     kill "$$"  # a signal ends this shell, or has ended the command
     exit 143  # in a container: its first process cannot kill itself
   fi
@@ -46,7 +47,7 @@ fi
 # A command of a file or a function may fail; the lines themselves may not. The traps see a command twice.
 trap '(( ${#BASH_SOURCE[@]} )) || { torchx_was=${torchx_now-} torchx_now=$BASH_COMMAND; }' DEBUG
 trap 'torchx_c=$? torchx_w=$torchx_was; (( ${#BASH_SOURCE[@]} )) || torchx_failed "$torchx_c" "$torchx_w"' ERR
-trap 'torchx_c=$? torchx_w=$torchx_was; torchx_failed "$torchx_c" "$torchx_w"' EXIT
+trap 'torchx_c=$? torchx_w=$torchx_was; torchx_failed "$torchx_c" "$torchx_w" "$BASH_COMMAND"' EXIT
 eval "$torchx_lines"$'\n\n:'
 trap - DEBUG ERR EXIT
 set -- "${torchx_words[@]}"
