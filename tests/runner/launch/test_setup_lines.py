@@ -108,7 +108,6 @@ def test_a_failure_is_named(runner: Runner, line: str, tmp_path: Path, monkeypat
     assert (failure.message, failure.kind) == (f"set-up failed: {FAILURES[line]}", "error")
 
 
-@pytest.mark.parametrize("line", FAILURES)
 def test_a_function_that_exits(runner: Runner) -> None:
     """Its line may not be known, but it is a failure, and not a signal."""
     argv = [word.replace("$${", "${") for word in commands(runner, "slurm", "f() { g; }; g() { exit 0; }; f")]
@@ -116,6 +115,7 @@ def test_a_function_that_exits(runner: Runner) -> None:
     assert done.returncode == 1 and done.stderr.startswith("torchx: set-up failed: ") and not done.stdout
 
 
+@pytest.mark.parametrize("line", FAILURES)
 @pytest.mark.skipif(shutil.which("dash") is None, reason="no dash here")
 def test_a_failure_without_bash(runner: Runner, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has no name, but the program does not run, and the replica does not succeed."""
