@@ -74,7 +74,7 @@ class Mapper:
 
         os._exit = exit_and_tell
 
-    def pytest_runtest_protocol(self, item: Any) -> None:
+    def pytest_runtest_logstart(self) -> None:
         self._lines, self._starts = {}, False
         self._start = _cpu()
         threading.settrace(self._enter)
