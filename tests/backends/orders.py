@@ -146,6 +146,19 @@ ORDER_CASES: dict[str, Case] = {
         f"{_C} {_S}",
         again=1,
     ),
+    "a-restart-has-its-own-time": Case(
+        [
+            _server(
+                f"FIRST && sleep 7 && exit 7; sleep 7; {UP}; {STAYS}",
+                **_RETRIES,
+                ready=Ready(log="it is up", within="12s"),
+            ),
+            _trainer("true", ends_job=True),
+        ],
+        _S,
+        f"{_C} {_S}",
+        again=1,
+    ),
     "server-restarts-after-ready": Case(
         [_server(f"{UP}; FIRST && sleep 3 && exit 7; {STAYS}", **_RETRIES), _trainer("sleep 8", ends_job=True)],
         _S,

@@ -45,11 +45,9 @@ release() {  # starts those that waited
 is_up() {  # replica: it is ready
   local role=${role_of[$1]}
   ready[$1]=1
+  unset "since[$1]"
   [[ -z ${probes[$role]} ]] || note ready "${paths[$1]}"
-  if is_ready "$role"; then
-    unset "since[$role]"
-    release
-  fi
+  if is_ready "$role"; then release; fi
 }
 
 look() {  # replica
@@ -66,7 +64,7 @@ begun() {  # replica that has just started, sizes of its logs: probes it in the 
   if [[ -z ${probes[$role]} ]]; then is_up "$i"; return; fi
   sizes_at[$i]="${2-0} ${3-0}"
   clock
-  is_ready "$role" || since[$role]=${since[$role]-$now}
+  since[$i]=$now
   (
     pause=0.1 before=''
     until said=$(look "$i"); do
@@ -91,7 +89,7 @@ heard() {  # words of the bus
 gone() {  # replica, exit code: before anything follows from its end
   local role=${role_of[$1]}
   if [[ -n ${prober[$1]-} ]]; then kill "${prober[$1]}" 2>/dev/null; fi
-  unset "prober[$1]"
+  unset "prober[$1]" "since[$1]"
   if (($2)); then
     unset "ready[$1]"
   elif [[ -z ${ready[$1]-} && ${probes[$role]} == [lf]* ]] && look "$1" >/dev/null; then  # it ended before the next look
@@ -139,19 +137,21 @@ give_up() {  # exit code: no role starts any more
 }
 
 keep_time() {
-  local role i
+  local i
   for i in "${!new[@]}"; do
     if [[ ${ended[$i]} == 0 ]]; then kill "${pid[$i]}" 2>/dev/null; fi
   done
   ((!stopping && !terminated)) || return
-  for role in "${!since[@]}"; do
-    if ((now - since[$role] >= within[role])); then unready "$role" late; return; fi
+  for i in "${!since[@]}"; do
+    ((now - since[$i] >= within[${role_of[$i]}])) || continue
+    unset "since[$i]"
+    if ! is_ready "${role_of[$i]}"; then unready "${role_of[$i]}" late; return; fi
   done
 }
 
 forget() {  # role: its replicas will start again
   local i
-  for i in "${!ready[@]}"; do if ((role_of[i] == $1)); then unset "ready[$i]"; fi; done
+  for i in "${!role_of[@]}"; do if ((role_of[i] == $1)); then unset "ready[$i]" "since[$i]"; fi; done
 }
 
 restart_with() {  # role that restarts: so do those after it that run
