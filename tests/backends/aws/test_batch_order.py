@@ -30,6 +30,10 @@ def ground(queue: str) -> Iterator[OrderGround]:
 class TestBatchOrder(OrderContract):
     """The contract."""
 
+    @pytest.mark.skip(reason="Batch is not elastic: a replica that fails ends the job")
+    def test_goes_on_without_a_replica(self) -> None:  # type: ignore[override]  # it is skipped
+        """See the case `driver-ends-3`."""
+
     def test_servers_are_asked_at_their_addresses(self, ground: OrderGround) -> None:
         """Over the network of the nodes, by the macros and by the variable; the servers are ready by HTTP."""
         serve = "cd /etc && exec python3 -m http.server ${role.server.port.http} --bind 0.0.0.0"

@@ -272,6 +272,13 @@ def test_the_main_node_has_the_exit_code_of_the_job():
     assert left(["ended 0 0", "ended 2 3"], 86, 86, 3)[1] == "SUCCEEDED CANCELLED FAILED"
 
 
+def test_a_job_that_ends():
+    """The description of a node may be older than that of another: nobody is told of a cancellation."""
+    answer, states, *_ = left(["began 0", "ended 0 86", "ended 2 0"], 0, 86, None, state="RUNNING")
+    assert (answer.state, states) == (AppState.RUNNING, "CANCELLED CANCELLED PENDING")
+    assert "cancelling" not in answer.msg
+
+
 def test_a_job_that_was_cancelled():
     """A main program that has ended with 0 because of it counts as cancelled, as all others do."""
     batch = left(["began 0", "ended 0 0"], 0, 143, 143)[2]

@@ -21,8 +21,7 @@ from torchx.supervisor.probes import to_python
 from torchx.util.notices import logger
 from torchx.util.records import replace
 
-Orders = list[dict[str, Any]]
-"""The roles of a job with an order, for its nodes; empty if it has none."""
+Orders = list[dict[str, Any]]  # the roles of a job with an order, for its nodes; empty if it has none
 
 STOPPED, UNREADY = 86, 87
 """Exit codes: the program was ended with the job, or never started; of the main node alone: a role was not ready."""
@@ -86,8 +85,9 @@ def in_order(facts: JobFacts, read: Callable[[], Mapping[str, float] | None]) ->
         code, stopped = (None, True) if state is AppState.CANCELLED else (r.exit_code, r.stopped)
         return replace(r, state=state, stopped=stopped, exit_code=code, started=began or r.started, ready=ready)
 
-    numbers = itertools.count()
-    roles = [replace(role, replicas=[seen(next(numbers), r) for r in role.replicas]) for role in facts.roles]
+    numbers, goes_on = itertools.count(), facts.state if facts.state is AppState.RUNNING else None
+    replicas = [[seen(next(numbers), r) for r in role.replicas] for role in facts.roles]
+    roles = [replace(role, state=goes_on, replicas=its) for role, its in zip(facts.roles, replicas, strict=True)]
     kind, _, why = next((text for text in said if text.startswith(("lost ", "unready "))), "").partition(" ")
     if not facts.cancelled and (kind == "unready" or main.exit_code == UNREADY):
         return replace(facts, roles=roles, kind="timeout", reason=why or "a role was not ready in time")
