@@ -174,6 +174,12 @@ def test_status_of_waiting_and_ending_roles() -> None:
     ]
     ending = describe(_facts([up, up], AppState.SUCCEEDED))
     assert (ending.state, ending.msg) == (AppState.RUNNING, "trainer ended; the others are being ended")
+    unstarted = describe(_facts([{"state": AppState.PENDING}], AppState.SUCCEEDED))  # it was to be restarted
+    assert unstarted.roles_statuses[0].replicas[0].state is AppState.CANCELLED
+    lags = _facts([{"state": AppState.PENDING}], AppState.PENDING)
+    roles = [lags.roles[0], replace(lags.roles[1], state=AppState.SUCCEEDED)]
+    found = describe(replace(lags, state=AppState.SUCCEEDED, roles=roles))
+    assert [r.replicas[0].state for r in found.roles_statuses] == [AppState.CANCELLED, AppState.SUCCEEDED]
     failed = describe(_facts([stopped, stopped], AppState.FAILED, exit_code=3))
     assert (failed.state, failed.msg[:22]) == (AppState.FAILED, "trainer/0: exit code 3")
 

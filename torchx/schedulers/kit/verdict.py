@@ -284,7 +284,8 @@ def _replica_state(replica: ReplicaFacts, facts: JobFacts, state: AppState, culp
         return own
     if replica.kind == "lost":
         return AppState.UNKNOWN
-    return AppState.SUCCEEDED if state is AppState.SUCCEEDED else AppState.CANCELLED
+    its_own = replica.role in (_decisive(facts) or (replica.role,))  # else its role was ended with the job
+    return AppState.SUCCEEDED if state is AppState.SUCCEEDED and its_own else AppState.CANCELLED
 
 
 def _cause(facts: JobFacts, failure: Failure | None) -> Failure:
