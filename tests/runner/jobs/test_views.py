@@ -11,7 +11,8 @@ from torchx.errors import NotSupportedError
 from torchx.runner.jobs.views import TaskAsJob
 from torchx.runner.sweeps.sweeps import failures
 from torchx.schedulers.api import DescribeAppResponse
-from torchx.specs import AppState
+from torchx.schedulers.kit.logs import LogQuery
+from torchx.specs import AppState, ReplicaStatus, RoleStatus
 from torchx.specs.tasks import TaskTable
 
 
@@ -30,7 +31,8 @@ class Sweeping(MemoryScheduler):
 
     def describe_tasks(self, app_id, numbers):
         known = [n for n in numbers if app_id == "sweep" and n < 3]
-        return [DescribeAppResponse(f"{app_id}/{n}", AppState.RUNNING) for n in known]
+        roles = [RoleStatus("echo", [ReplicaStatus(0, AppState.RUNNING, "echo", "")])]
+        return [DescribeAppResponse(f"{app_id}/{n}", AppState.RUNNING, roles_statuses=roles) for n in known]
 
     def log_replicas(self, app_id):
         return [("echo", n) for n in range(3)] if app_id == "sweep" else None
@@ -59,6 +61,26 @@ def test_a_task_is_entered_in_its_sweep() -> None:
     task = task_of(backend)
     assert task.job_of("sweep/2", ("echo", 0)) == task.job_of("sweep/2", ("echo", 2)) == (backend, "sweep", ("echo", 2))
     assert task.job_of("sweep/2", ("echo", 7)) == (backend, "sweep", ("echo", 7))
+
+
+@pytest.mark.parametrize("named", [("b", 1), ("2", 3)], ids=["status", "sweep"])
+def test_a_log_is_that_of_the_replica(named: tuple[str, int]) -> None:
+    """By its name in the status of the task or in the sweep; tasks may have several roles."""
+
+    class Many(Sweeping):
+        def log_replicas(self, app_id):
+            return [(str(n), k) for n in range(3) for k in range(4)]
+
+        def describe_tasks(self, app_id, numbers):
+            roles = [RoleStatus(r, [ReplicaStatus(k, AppState.RUNNING, r, "") for k in (0, 1)]) for r in "ab"]
+            return [DescribeAppResponse(f"{app_id}/{n}", AppState.RUNNING, roles_statuses=roles) for n in numbers]
+
+        def open_logs(self, app_id, replicas, query):
+            return [[f"{app_id} {replica}"] for replica in replicas]
+
+    task = task_of(Many())
+    assert task.open_logs("sweep/2", [named], LogQuery()) == [["sweep ('2', 3)"]]
+    assert task.job_of("sweep/2", named)[1:] == ("sweep", ("2", 3))
 
 
 def test_what_is_not_about_one_task_is_as_ever() -> None:

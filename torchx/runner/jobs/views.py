@@ -58,14 +58,21 @@ class TaskAsJob(View):
         own = [replica for replica in replicas if replica[0] == str(self._number)]  # one of several replicas
         return own or [replica for replica in replicas if replica[1] == self._number]
 
-    def job_of(self, app_id: str, replica: tuple[str, int]) -> tuple[Scheduler[Any], str, tuple[str, int]]:
-        own = self.log_replicas(app_id) or []
-        if replica not in own and replica[1] < len(own):
-            replica = own[replica[1]]
-        return self._scheduler, self._sweep, replica
+    def job_of(self, app_id: str, replica: tuple[str, int]) -> tuple[Scheduler[Any], str, tuple[str, int]]:  # noqa: ARG002  # as above
+        return self._scheduler, self._sweep, self._in_sweep([replica])[0]
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:  # noqa: ARG002  # as above
-        return self._scheduler.open_logs(self._sweep, replicas, query)
+        return self._scheduler.open_logs(self._sweep, self._in_sweep(replicas), query)
+
+    def _in_sweep(self, replicas: Sequence[tuple[str, int]]) -> Sequence[tuple[str, int]]:
+        """Return the names of replicas in the sweep; those in the status of the task may be given, too."""
+        own = self.log_replicas(self._sweep) or []
+        if all(replica in own for replica in replicas):
+            return replicas
+        found = self.describe(self._sweep)
+        roles = found.roles_statuses if found is not None else []
+        names = dict(zip(((role.role, one.id) for role in roles for one in role.replicas), own, strict=False))
+        return [replica if replica in own else names.get(replica, replica) for replica in replicas]
 
     def _cancel_existing(self, app_id: str) -> None:  # noqa: ARG002  # as above
         self._of.cancel_task(self._sweep, self._number)
