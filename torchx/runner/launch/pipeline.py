@@ -11,7 +11,7 @@ from torchx.config.files import ConfigFiles
 from torchx.errors import ConfigError, NotSupportedError, SpecError
 from torchx.runner.ground.trackers import get_configured_trackers, tracker_environment
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
-from torchx.specs.api import GPU_TYPE, AppDef, AppDryRunInfo, CfgVal, Workspace, macros, make_app_handle
+from torchx.specs.api import GPU_TYPE, AppDef, AppDryRunInfo, CfgVal, Submission, Workspace, macros, make_app_handle
 from torchx.specs.copies import copy_data
 from torchx.specs.ready import has_order
 from torchx.specs.wishes import Wishes
@@ -88,10 +88,7 @@ def dry_run(
     from torchx.schedulers.api import ResolvedCfg, validate
 
     values = {key: setting.value for key, setting in settings.items()}
-    if files and "logs" in files.names():
-        from torchx.runner.launch.log_place import place
-
-        place()  # a mistake there is reported before the job runs
+    _check_logs(files)
     _add_uv(app, files)
     if app.metadata:
         _check_metadata(app, scheduler, backend, settings)  # before anything is built
@@ -126,13 +123,26 @@ def dry_run(
     info._app, info._cfg, info._scheduler = app, values, scheduler
     made = info.submission
     made.settings, made.parent_run_id, made.tags = settings, parent_run_id, tags
+    _set_interval(made, app, files)
+    return info
+
+
+def _check_logs(files: ConfigFiles) -> None:
+    """Report a mistake in where logs are kept before the job runs."""
+    if files and "logs" in files.names():
+        from torchx.runner.launch.log_place import place
+
+        place()
+
+
+def _set_interval(made: Submission, app: AppDef, files: ConfigFiles) -> None:
+    """Set the time between two samples, if the config file does."""
     if files and (section := files.section("metrics", active_profile())):
         from torchx.runner.launch.sampling import sample_s
 
         made.sample_s = sample_s(section)
         if not made.sample_s and Wishes.of(app).idle:
             raise SpecError("`--idle` needs samples, and `every` of `[metrics]` is 0", hint="omit one of them")
-    return info
 
 
 def _keep_secret_files_out(app: AppDef, files: ConfigFiles) -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from torchx.errors import NotSupportedError, SpecError
 from torchx.specs.wishes import Wishes
-from torchx.specs.wishes.retries import Attempt, RetryRules, to_line
+from torchx.specs.wishes.retries import Attempt, RetryRules, seconds_of_attempts, to_line
 from torchx.supervisor.layout import MARKS, private
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def decide(rules: RetryRules, attempts: Sequence[Attempt], *, hosts: int = 0) ->
     rule = rules.rule(last.kind)
     last.again, last.avoid, last.memory = False, [], 1.0
     last.total = rules.total_s
-    last.used = sum(max(one.ended - one.started, 0.0) for one in attempts if one.started) if last.total else 0.0
+    last.used = sum(seconds_of_attempts(attempts, (), 0.0)) if last.total else 0.0
     if last.kind == "cancelled":
         last.why = "cancelled"
     elif not rule.times:
